@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="for the files; removed afterwards")
     parser.add_argument("--machine", required=True, help="JSON of a `lockstep bench` record's machine: {cpu, isa, threads}")
+    parser.add_argument("--commit", help="that the program was built from; without it: this checkout's")
     options = parser.parse_args()
     config_file = ROOT / "bench/shapes" / options.shape / "config.json"
     base, rows, save = (options.folder / name for name in ("base", "rows.jsonl", "save"))
@@ -76,7 +77,8 @@ def main():
         checkpoint = sum(path.stat().st_size for path in max(save.glob("iter_*")).glob("**/*") if path.is_file())
     finally:
         shutil.rmtree(options.folder)
-    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    commit = options.commit or subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True,
+                                              text=True, check=True).stdout.strip()
     columns = dict(zip(("seconds", "processor_seconds"), zip(*steps)))
     results = {"checkpoint_bytes": checkpoint, "adapter_rank": options.rank, "tokens_per_step": options.rows * options.tokens,
                "load_average": round(os.getloadavg()[0], 2),
@@ -87,7 +89,7 @@ def main():
     command = (f"bench/save_stall.py LOCKSTEP --shape {options.shape} --rank {options.rank} --rows {options.rows} "
                f"--tokens {options.tokens} --steps {options.steps} --device {options.device} --folder DIR")
     print(write_record(f"save-stall-{options.shape}", command, json.loads(options.machine),
-                       {"commit": commit.stdout.strip(), "results": results}))
+                       {"commit": commit, "results": results}))
 
 
 if __name__ == "__main__":

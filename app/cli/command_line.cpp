@@ -9,18 +9,20 @@
 #include <optional>
 #include <ostream>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "cli/classify.h"
 #include "cli/field_flags.h"
+#include "cli/job.h"
 #include "cli/parse.h"
 #include "cli/parse_files.h"
 #include "cli/report_flags.h"
 #include "commands/commands.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "core/nearest_name.h"
 #include "core/printable.h"
+#include "recipes/layout.h"
 #include "recipes/model_shape.h"
 #include "recipes/reference.h"
 #include "recipes/rl.h"
@@ -41,6 +43,7 @@ struct Screen {
   PrintableStream shown_out, shown_err;
   FlagStream out, err;
   std::ostream nowhere{nullptr};
+  Values words = {};  // the command with its arguments
   int exit_code = 0;  // of a command that ends normally
 };
 
@@ -92,48 +95,12 @@ std::optional<std::string> checked_reference(const std::string& path, const reci
   }
 }
 
-// How this process joins the other ranks that its launcher has started.
-void set_ranks(Control& control, recipes::BaseOptions& base, const recipes::RankOptions& options,
-               const Launched& launched, Screen& screen) {
-  const Console& console = screen.console;
-  const parallel::Launch& launch = launched.launch;
-  if (parse_device(base.device) != Device::cpu)
-    throw ConfigError({.what = "ranks with a GPU each are not available yet",
-                       .where = "--device",
-                       .got = base.device,
-                       .attempt = "--device cpu, or one process without a launcher"});
-  parallel::Connection connection{.launch = launch, .stuck = console.stuck};
-  if (launched.secret)
-    connection.secret = *launched.secret;
-  else if (!options.secret_file.empty())
-    connection.secret = parallel::read_secret(options.secret_file);
-  else if (launch.local_size < launch.size || !parallel::is_this_host(launch.master))
-    throw ConfigError({.what = "ranks on several hosts need the job's secret",
-                       .where = launched.launcher,
-                       .attempt = "--job-secret-file FILE (docs/distributed.md)"});
-  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_minutes * 60'000));
-  connection.timeouts.call = connection.timeouts.meet = timeout;
-  connection.timeouts.silence = std::chrono::seconds(15);
-  control.rank = launch.rank;
-  if (launch.rank != 0) {  // what it would say, rank 0 says; errors go to stderr
-    control.info = &screen.nowhere;
-    control.terminal = false;
-  } else {
-    connection.say = [info = control.info](const std::string& line) { *info << "note    " << line << std::endl; };
-  }
-  if (base.stream.threads == 0)
-    base.stream.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / launch.local_size);
-  control.join = [connection, &console](const parallel::Identity& identity) {
-    parallel::Connection mine = connection;
-    mine.identity = {{"build", commands::build_commit()}};
-    mine.identity.insert(mine.identity.end(), identity.begin(), identity.end());
-    // Ranks that wait for one that never comes have nothing to save.
-    console.end_at_once(true);
-    if (console.interrupted()) throw Cancelled({.what = "interrupted before the ranks of the job have met"});
-    std::unique_ptr<parallel::Group> group = parallel::connect(mine);
-    console.end_at_once(false);
-    return group;
-  };
+void refuse_servers(const recipes::SftOptions&) {}
+void refuse_servers(const recipes::RlOptions& options) {
+  if (options.engine.kind)
+    throw ConfigError({.what = "servers that generate for several ranks are not available yet",
+                       .where = "--rollout-engine",
+                       .attempt = "one process, or the engines of the ranks themselves"});
 }
 
 template <typename Options>
@@ -142,23 +109,43 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
                   void (*train)(const Options&, const Control&)) {
   Control control = training_control(screen);
   screen.console.accept_save_signals(command.options.save.grace_seconds);
-  if (const std::optional<Launched> launched = launched_by(screen.console.variables); launched && !command.dry_run) {
-    if constexpr (std::is_same_v<Options, recipes::RlOptions>)
-      if (command.options.engine.kind)
-        throw ConfigError({.what = "servers that generate for several ranks are not available yet",
-                           .where = "--rollout-engine",
-                           .attempt = "one process, or the engines of the ranks themselves"});
-    set_ranks(control, command.options.base, command.options.training.ranks, *launched, screen);
+  recipes::TrainingOptions& training = command.options.training;
+  const recipes::Layout layout = recipes::layout_of(training);
+  const std::optional<Launched> launched = launched_by(screen.console.variables);
+  if (launched && command.dry_run && launched->launch.rank != 0) return;  // rank 0 speaks for all
+  if (launched) recipes::require_ranks(layout, launched->launch.size, launched->launcher);
+  if (launched && command.dry_run && !layout.asked) {  // what the launcher has made
+    const parallel::Launch& launch = launched->launch;
+    training.ranks.hosts = launch.size / launch.local_size;
+    training.ranks.devices_per_host = std::max<int64_t>(1, launch.local_size / layout.ranks_per_device);
+  }
+  if (!command.dry_run && (launched || layout.ranks() > 1)) {
+    refuse_servers(command.options);
+    recipes::require_colocated(layout);
+    if (launched) {
+      become_rank(*launched, command.options.base, training, screen.console, screen.nowhere, control);
+      // It has one GPU, or none.
+      if (layout.asked && command.options.base.device != "cpu" && num_gpus() == 0)
+        recipes::require_gpus(layout, command.options.base.device);
+    } else {
+      recipes::require_gpus(layout, command.options.base.device);
+      screen.exit_code = start_ranks(layout, training.ranks, screen.words, screen.console);
+      return;
+    }
   }
   recipes::check_model_shape(command.options.base, command.shape);
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
+  if (training.ranks.fault_tolerance && (launched || layout.ranks() == 1))
+    notes.emplace_back(
+        launched ? "--use-fault-tolerance: it is the launcher that may start ranks again (lockstep launch --restarts)"
+                 : "--use-fault-tolerance: there is one process, and nothing that would start it again");
   if (!command.ref_load.empty())
     if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
       notes.push_back("--ref-load " + *line);
   if (command.dry_run) return dry_run(command.options, notes, control);
   for (const std::string& note : notes) *control.info << "note    " << note << "\n";
-  if (!command.dashboard) return train(command.options, control);
+  if (!command.dashboard || control.rank != 0) return train(command.options, control);
   server::with_dashboard(*command.dashboard, control, [&](const Control& inner) { train(command.options, inner); });
 }
 
@@ -298,6 +285,7 @@ int run(const Values& args, const Console& console) {
       *console.out << command.help();
     else {
       Screen screen(console);
+      screen.words = args;
       command.run(rest, screen);
       exit_code = screen.exit_code;
     }

@@ -10,7 +10,9 @@ using enum Arity;
 constexpr std::string_view kMetrics = "metrics go to <save>/metrics.jsonl and to the terminal";
 constexpr std::string_view kWandb =
     "nothing is sent: `wandb sync` sends what --use-wandb writes, with its own settings";
-constexpr std::string_view kOneProcess = "one process on one device (--device, --threads)";
+constexpr std::string_view kOneProcess =
+    "each rank has the whole model on one device; --actor-num-gpus-per-node says how many ranks there are";
+constexpr std::string_view kRanks = "one rank on one device";
 constexpr std::string_view kFullPrecision =
     "adapters, gradients, sums and optimizer state are f32, activations too on the CPU and bf16 on a GPU";
 constexpr std::string_view kKernels = "kernels are chosen by the build; every choice gives the same bits";
@@ -33,15 +35,15 @@ constexpr std::string_view kNoRay = "there are no worker processes to set up, wa
 
 constexpr Compatible kCompatible[] = {
     // Layout of processes and devices.
-    {"--colocate", none, "trainer and engine always share one process and one base"},
     {"--train-backend", one, "the trainer is native; adapters have the layout of Megatron's", "megatron", "fsdp"},
     {"--megatron-to-hf-mode", one, "adapters are written in Hugging Face names, as bridge mode does", "bridge"},
-    {"--actor-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
-    {"--actor-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
+    // These four are flags of training; --without leaves them out.
+    {"--actor-num-nodes", one, kRanks, {}, {}, Effect::told},
+    {"--actor-num-gpus-per-node", one, kRanks, {}, {}, Effect::told},
     {"--critic-num-nodes", one, kOneProcess, "1", {}, Effect::layout},
     {"--critic-num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
-    {"--num-gpus-per-node", one, kOneProcess, "1", {}, Effect::layout},
-    {"--rollout-num-gpus", one, kOneProcess, "1", {}, Effect::layout},
+    {"--num-gpus-per-node", one, kRanks, {}, {}, Effect::told},
+    {"--rollout-num-gpus", one, kRanks, {}, {}, Effect::told},
     {"--rollout-num-gpus-per-engine", one, kOneProcess, "1", {}, Effect::layout},
     {"--tensor-model-parallel-size", one, kOneProcess, "1", {}, Effect::layout},
     {"--pipeline-model-parallel-size", one, kOneProcess, "1", {}, Effect::layout},
@@ -55,7 +57,6 @@ constexpr Compatible kCompatible[] = {
     {"--cp-comm-type", one, kOneProcess, "p2p|a2a|allgather|a2a+p2p"},
     {"--use-distributed-optimizer", none, kOneProcess},
     {"--use-distributed-post", none, kOneProcess},
-    {"--distributed-backend", one, kOneProcess, "nccl|gloo"},
     {"--overlap-grad-reduce", none, kOneProcess},
     {"--overlap-param-gather", none, kOneProcess},
     {"--overlap-param-gather-with-optimizer-step", none, kOneProcess},
@@ -63,8 +64,6 @@ constexpr Compatible kCompatible[] = {
     {"--overlap-p2p-communication-warmup-flush", none, kOneProcess},
     {"--overlap-moe-expert-parallel-comm", none, kOneProcess},
     {"--overlap-cpu-optimizer-d2h-h2d", none, kOffload},
-    {"--balance-data", none, "one process: there is nothing to balance"},
-    {"--balance-by-flops", none, "one process: there is nothing to balance"},
     {"--offload", none, kOffload},
     {"--offload-train", none, kOffload},
     {"--offload-train-target", one, kOffload, "cpu|disk"},
@@ -81,7 +80,6 @@ constexpr Compatible kCompatible[] = {
     {"--disable-weights-backuper", none, kOffload},
     {"--lora-base-cpu-backup", none, kOffload},
     {"--train-env-vars", one, "no option is read from the environment"},
-    {"--use-fault-tolerance", none, kNoRay},
     {"--rollout-health-check-*", one, kNoRay},
     {"--use-miles-router", none, kNoRay},
     {"--miles-router-*", one, kNoRay},

@@ -230,7 +230,7 @@ void resolve_correction(const CorrectionForm& form, recipes::RlOptions& o, std::
   if (form.use_opsm) o.loss.sequence_mask = {.on = true, .delta = form.opsm_delta};
   if (form.sampler_threshold)
     o.loss.sequence_mask = {.on = true, .delta = *form.sampler_threshold, .from_sampler = true};
-  if (o.correction.is_needed() && !o.engine.kind)
+  if (o.correction.is_needed() && !o.engine.kind && !o.async.on)
     notes.push_back(
         "off-policy correction: the engine's log-probs are the trainer's, bit for bit, so every weight is exactly 1");
 }

@@ -14,7 +14,7 @@ namespace lockstep::cli {
 //   none     nothing that changes a result here
 //   layout   how many devices, processes or nodes: one is what runs, more are not available yet
 //   report   who else is told about the run: not available yet
-//   told     the same, where it is available, or nothing is missing without it
+//   told     either of these, where it is available, or nothing is missing without it
 // Layouts and reports change no result, so --without may leave them out.
 enum class Effect { none, layout, report, told };
 

@@ -7,8 +7,6 @@ namespace {
 
 constexpr std::string_view kLater[] = {
     // Sampling and data.
-    "--partial-rollout",
-    "--mask-offpolicy-in-partial-rollout",
     "--filter-zero-reward-samples",
     "--rollout-function-path",
     "--rollout-all-samples-process-path",
@@ -19,7 +17,6 @@ constexpr std::string_view kLater[] = {
     "--rollout-buffer-url",
     "--rollout-external*",
     "--rollout-task-type",
-    "--rollout-submission-granularity",
     "--buffer-filter-path",
     "--data-source-path",
     "--disable-rollout-global-dataset",
@@ -28,10 +25,8 @@ constexpr std::string_view kLater[] = {
     "--min-batch-collection-ratio",
     "--start-rollout-id",
     "--prefill-num-servers",
-    "--fully-async",
     "--async-*",
     "--custom-*",
-    "--max-weight-staleness",
     "--use-session-server",
     "--session-*",
     "--tito-model",
@@ -148,7 +143,6 @@ constexpr std::string_view kLater[] = {
     "--load-forge-*",
     "--save-debug-*",
     "--save-local-weight-checksum",
-    "--dump-details",
     "--dumper-*",
     "--profile*",
     "--use-pytorch-profiler",

@@ -1,4 +1,5 @@
 // lockstep export.
+#include "cli/adapter_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "core/error.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "cli/adapter_flags.h"
 #include "cli/parse_shared.h"
 #include "core/error.h"
 

@@ -1,6 +1,7 @@
 // lockstep generate, chat.
 #include <algorithm>
 
+#include "cli/adapter_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "core/error.h"

@@ -21,7 +21,9 @@ FlagSet launch_flags(LaunchForm& form) {
   FlagSet flags;
   flags.add("Ranks", {{"--num-ranks", "N", number(o.ranks, 1, 64), "processes on this host; -n N is the same"},
                       {"--grace", "SECONDS", number(form.grace_s, 0, 86400),
-                       "that ranks are given to save and end before they are killed"}});
+                       "that ranks are given to save and end before they are killed"},
+                      {"--restarts", "N", number(o.restarts, 0, 1000),
+                       "start the job again, up to N times, when a rank was killed or lost its GPU or the others"}});
   flags.add(
       "Several hosts",
       {{"--num-nodes", "N", number(o.num_nodes, 1, 64), "hosts, each with a lockstep launch of its own"},

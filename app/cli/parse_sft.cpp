@@ -1,6 +1,10 @@
 // lockstep sft, and dpo: supervised and preference training under the same names; `train --loss-type sft_loss` is sft.
+#include "cli/adapter_flags.h"
+#include "cli/checkpoint_flags.h"
 #include "cli/claims.h"
 #include "cli/eval_config.h"
+#include "cli/layout_flags.h"
+#include "cli/optimizer_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
@@ -119,6 +123,7 @@ FlagSet sft_flags(SftForm& form) {
   flags.add("Reports", report_flags(form.reports, o.save, false));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
+  flags.add("Ranks (docs/distributed.md)", layout_flags(o.training));
   return flags;
 }
 

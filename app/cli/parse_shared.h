@@ -11,16 +11,11 @@ std::string home_directory();  // the user's; empty: none is known
 
 // Rows.
 Flag hf_checkpoint_flag(recipes::BaseOptions& base);  // sets base.home, too
-Flag adapter_path_flag(std::string& path, std::string help);
 Flag kv_cache_flag(std::optional<int64_t>& bytes);
 Binding eval_sets(std::vector<recipes::EvalSet>& sets);  // NAME PATH pairs, or one PATH
 Flag max_bad_rows_flag(int64_t& rows);
 Flag loss_mask_flag(recipes::LossMaskType& type);
-std::vector<Flag> chat_flags(recipes::ChatOptions& chat);                 // how conversations become text
-std::vector<Flag> lora_flags(recipes::AdapterOptions& adapter);           // without --lora-rank and --target-modules
-std::vector<Flag> required_lora_flags(recipes::AdapterOptions& adapter);  // these two
-std::vector<Flag> optimizer_flags(recipes::OptimizerOptions& optimizer);
-std::vector<Flag> checkpoint_flags(recipes::SaveOptions& save);
+std::vector<Flag> chat_flags(recipes::ChatOptions& chat);  // how conversations become text
 Flag ref_load_flag(std::string& path);
 Flag without_flag();                                                     // --without
 std::vector<Flag> machine_flags(recipes::BaseOptions& base);             // threads, device, how weights are loaded
@@ -36,15 +31,10 @@ Classified parse_flags(const Values& args, const FlagSet& flags, const std::vect
 // Rules. Each throws ConfigError.
 void require(const Classified& given,
              const std::vector<std::string_view>& flags);  // one error naming all that are missing
-void resolve_adapter(recipes::AdapterOptions& adapter, const Classified& given);
-void check_schedule(const recipes::OptimizerOptions& optimizer, const Classified& given);
 void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interval, std::vector<std::string>& notes);
-void check_save(const recipes::SaveOptions& save, const Classified& given);
 // Every flag of the command with what was given, or its default as --help shows it; of secrets only that there is one.
 OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given);
 // Rules between a compatible flag and an option, and notes about options that need one.
 void check_scripts(const Classified& given);
-// A note where --exclude-modules cannot mean what it says, because fused siblings share one A.
-void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes);
 
 }  // namespace lockstep::cli

@@ -1,9 +1,14 @@
 // lockstep train: the flags of vime, miles and slime with their defaults, and the rules between them.
 #include <fmt/format.h>
 
+#include "cli/adapter_flags.h"
+#include "cli/async_flags.h"
+#include "cli/checkpoint_flags.h"
 #include "cli/claims.h"
 #include "cli/critic_flags.h"
 #include "cli/eval_config.h"
+#include "cli/layout_flags.h"
+#include "cli/optimizer_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"
@@ -15,8 +20,6 @@
 namespace lockstep::cli {
 
 namespace {
-
-constexpr int64_t kMaxAhead = 64;  // each is a version that is held, and a rollout that waits
 
 constexpr const char* kExample =
     "  lockstep train --hf-checkpoint models/arith --prompt-data models/arith/train.jsonl --input-key prompt "
@@ -51,21 +54,7 @@ std::vector<Flag> rollout_flags(recipes::RlOptions& o) {
       {"--rollout-top-k", "K", number(o.sampling.top_k, -1, kMany), "sample from the K most likely tokens (-1: all)"},
       {"--rollout-stop", "TEXT...", texts(o.sampling.stop), "a sample ends at one of these"},
       {"--rollout-stop-token-ids", "ID...", numbers(o.sampling.stop_token_ids, 0, 2147483647), "and at these tokens"},
-      {"--rollout-seed", "N", number(o.sampling.seed, 0, 9e15), "of sampling and of the data order"},
-      {"--max-staleness", "K", number(o.staleness.max_staleness, 0, kMaxAhead),
-       "rollout r is sampled with the adapter of rollout r - K, while training goes on (0: in turn)"},
-      {"--update-weights-interval", "N", number(o.staleness.update_interval, 1, kMaxAhead),
-       "sample with the adapter of every Nth rollout only"}};
-}
-
-// Sampling has a thread of its own then, and servers are driven by the thread that trains.
-void check_staleness(const recipes::RlOptions& o) {
-  if (o.staleness.is_synchronous() || !o.engine.kind) return;
-  throw ConfigError({.what = "servers are sampled in turn with training",
-                     .where = o.staleness.max_staleness > 0 ? "--max-staleness" : "--update-weights-interval",
-                     .got = "--rollout-engine " + std::string(rollout::engine_name(*o.engine.kind)),
-                     .wanted = "--max-staleness 0 and --update-weights-interval 1",
-                     .attempt = "--rollout-engine local"});
+      {"--rollout-seed", "N", number(o.sampling.seed, 0, 9e15), "of sampling and of the data order"}};
 }
 
 std::vector<Flag> check_flags(TrainForm& form) {
@@ -220,6 +209,7 @@ FlagSet train_flags(TrainForm& form) {
              {"--num-epoch", "N", number(o.num_epoch, 1, kMany), "passes over the prompts, if no --num-rollout"}});
   flags.add("Data", chat_flags(o.chat));
   flags.add("Rollout", rollout_flags(o));
+  flags.add("When samples are drawn", async_flags(o));
   flags.add("Rollout engine", rollout_engine_flags(form.engine, o));
   flags.add("Algorithm", algorithm_flags(form.algorithm, o));
   flags.add("Reward", reward_flags(o.reward));
@@ -237,8 +227,11 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reports", report_flags(form.reports, o.save, true));
   flags.add("Evaluation", evaluation_flags(form));
   flags.add("Checks (a run that fails one saves and ends with exit code 8)", check_flags(form));
+  flags.add("Debugging", debug_flags(form.debug, o.debug));
   flags.add("Machine", machine_flags(o.base));
   flags.add("Machine", training_machine_flags(o.training, form.dry_run));
+  flags.add("Ranks (docs/distributed.md)", layout_flags(o.training));
+  flags.add("Ranks (docs/distributed.md)", engine_layout_flags(o.training));
   flags.add("Machine",
             {kv_cache_flag(o.kv_bytes),
              {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences generated at once"}});
@@ -262,14 +255,15 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
   resolve_critic(form.options, given, given.notes);
   check_objectives(form.options);
-  check_staleness(form.options);
   resolve_correction(form.correction, form.options, given.notes);
   resolve_gates(form.gates, form.options, given.notes);
+  resolve_async(form.options, given);
   resolve_batches(form.options);
   if (form.options.num_rollout)
     recipes::check_warmup(form.options.optimizer, *form.options.num_rollout * form.options.num_steps_per_rollout);
   resolve_evaluation(form, given.notes);
   resolve_checks(form, given.notes);
+  resolve_debug(form.debug, form.options, given.notes);
   judge_claims(given.claims, form.options, given.notes);
   form.options.reference = form.ref_load;
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;

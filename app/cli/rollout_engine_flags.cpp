@@ -77,7 +77,7 @@ void pass_on(const Occurrence& flag, bool is_switch, recipes::RolloutEngineOptio
 void refuse_without_servers(const Classified& given) {
   for (const char* name : {"--rollout-external-engine-addrs", "--rollout-engine-command", "--rollout-engine-api-key",
                            "--rollout-engine-api-key-file", "--rollout-adapter-dir", "--sync-strategy",
-                           "--on-version-change", "--force"})
+                           "--on-version-change", "--force", "--policy-logprobs-only"})
     if (given.given(name) != nullptr)
       throw ConfigError({.what = "the engine of this process needs no such thing",
                          .where = name,
@@ -176,6 +176,9 @@ std::vector<Flag> rollout_engine_flags(RolloutEngineForm& form, recipes::RlOptio
       {"--on-version-change", "NAME", choice("cut|keep|drop", "cut", keep_change),
        "with --sync-strategy weights: samples in flight end at a new version, go on with it, or are drawn again"},
       {"--force", "", toggle(engine.force), "with --sync-strategy weights: also to servers of a quantized base"},
+      {"--policy-logprobs-only", "", toggle(engine.policy_logprobs_only),
+       "also servers whose log-probs are not those that rollouts are drawn by (raw ones at a temperature other than 1, "
+       "processed ones with top-p): the trainer computes the policy's, and corrections are off"},
       {"--publish-dir", "DIR", text(options.publish_dir),
        "also write versions here for other engines: DIR/vN with a file STABLE, DIR/latest"}};
 }

@@ -9,12 +9,12 @@ namespace lockstep::cli {
 
 namespace {
 
-constexpr size_t kMostSecretBytes = 4096;
+constexpr size_t kMaxSecretBytes = 4096;
 
 }  // namespace
 
 std::string read_secret(const std::string& flag, const std::string& path) {
-  std::string secret = fs::read_file(path, {}, kMostSecretBytes);
+  std::string secret = fs::read_file(path, {}, kMaxSecretBytes);
   constexpr const char* kSpaces = " \t\r\n";
   secret.erase(0, std::min(secret.find_first_not_of(kSpaces), secret.size()));
   secret.erase(secret.find_last_not_of(kSpaces) + 1);

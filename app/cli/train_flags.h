@@ -5,6 +5,7 @@
 
 #include "cli/algorithm_flags.h"
 #include "cli/correction_flags.h"
+#include "cli/debug_flags.h"
 #include "cli/flags.h"
 #include "cli/gate_flags.h"
 #include "cli/report_flags.h"
@@ -22,6 +23,7 @@ struct TrainForm {
   CorrectionForm correction;
   GateForm gates;
   ReportForm reports;
+  DebugForm debug;
   bool dry_run = false;
   std::string ref_load;
   bool ci_test = false, ci_kl = true;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "commands/bench.h"
+#include "kernels/kernel_choice.h"
 #include "recipes/rollouts_ahead.h"
 #include "recipes/run_log.h"
 #include "rl/train.h"
@@ -105,6 +106,7 @@ class Loop {
   // Seconds of `count` iterations after a warm-up, where each rollout is sampled with the version before the newest
   // while the one before it is trained on. `diff`: the largest, of a log-prob.
   std::vector<double> run_ahead(int64_t count, double& diff) {
+    run(0);                            // kernels are chosen by timing them, while nothing else runs
     store_.set_keep(lora::kActor, 3);  // the rollout's, the one that is trained on, and the newest
     bench_.stream.synchronize();
     recipes::RolloutsAhead ahead(0, 0, [this](const recipes::RolloutsAhead::Job& job, const auto&) {
@@ -115,14 +117,18 @@ class Loop {
     });
     ahead.begin(store_.pin(lora::kActor));
     std::vector<double> seconds;
+    double train_ms = 0;
     for (int64_t i = 0; i < kWarmRollouts + count; ++i) {
       const Stopwatch clock;
       ahead.begin(store_.pin(lora::kActor));
       const recipes::SampledRollout sampled = ahead.take();
+      if (train_ms > 0) ahead.wait_for_tail(train_ms);
+      const Stopwatch training;
       rl::TrainPlan plan = plan_of(sampled.rollout, false);
-      plan.sampled_with = sampled.version.get();
+      plan.version_of = [version = sampled.version](int64_t) { return version; };
       plan.measure_logprobs = i == 0;  // costs a forward
       const rl::TrainReport trained = rl::rl_train(parts_, rl::grpo(), sampled.rollout, plan);
+      train_ms = training.ms();
       if (trained.logprob_diff_max) diff = std::max(diff, *trained.logprob_diff_max);
       if (i >= kWarmRollouts) seconds.push_back(clock.ms() / 1000);
     }
@@ -167,7 +173,7 @@ void bench_grpo(Bench& bench) {
   double spent = 0, diff = 0;
   {
     Loop loop(bench, bench.stream);
-    // Warm: records the graphs of a batch that shrinks, for each of the adapter's two buffers.
+    // Warm: records the graphs of a batch that shrinks.
     for (uint32_t rollout = 0; rollout < kWarmRollouts; ++rollout) loop.run(rollout);
     do {
       iterations.push_back(loop.run(kWarmRollouts + static_cast<uint32_t>(iterations.size())));
@@ -180,7 +186,9 @@ void bench_grpo(Bench& bench) {
     StreamOptions options = recipes::stream_options(bench.options.base);
     options.goes_first = true;
     Stream sampling(options);
+    kernels::leave_multiprocessors(bench.options.sampling_multiprocessors, bench.stream);
     ahead_s = Loop(bench, sampling).run_ahead(std::ssize(iterations), diff);
+    kernels::leave_multiprocessors(0, bench.stream);
   }
   std::ranges::sort(iterations, {}, &Iteration::seconds);
   const Iteration& it = iterations[iterations.size() / 2];

@@ -64,19 +64,16 @@ void bench_load(Bench& bench) {
 void bench_gemm(Bench& bench) {
   const int64_t rows = bench.work.batch_size * bench.work.seq_length;
   const model::LayerWeights& layer = bench.base.model->weights().layers.front();
-  const std::pair<const char*, const kernels::PackedWeight*> matmuls[] = {{"qkv", &layer.qkv.weight},
-                                                                          {"o", &layer.o.weight},
-                                                                          {"gate_up", &layer.gate_up.weight},
-                                                                          {"down", &layer.down.weight}};
   double flops = 0, ms = 0;
-  for (const auto& [name, weight] : matmuls) {
+  for (const model::NamedLinear& linear : model::kLayerLinears) {
+    const kernels::PackedWeight& weight = (layer.*linear.member).weight;
     Arena arena(bench.stream.device());
-    const Tensor x = random_tensor({rows, weight->depth}, 0, arena, bench.stream);
-    const Tensor y = arena.alloc({rows, weight->rows}, x.dtype);
+    const Tensor x = random_tensor({rows, weight.depth}, 0, arena, bench.stream);
+    const Tensor y = arena.alloc({rows, weight.rows}, x.dtype);
     const double own_ms =
-        op_ms(bench.stream, [&] { kernels::linear({.y = y, .input = {.x = x}, .weight = *weight}, bench.stream); });
-    const double own_flops = 2.0 * static_cast<double>(rows * weight->rows * weight->depth);
-    bench.report.results["gemm_gflops_of"][name] = own_flops / own_ms * 1e-6;
+        op_ms(bench.stream, [&] { kernels::linear({.y = y, .input = {.x = x}, .weight = weight}, bench.stream); });
+    const double own_flops = 2.0 * static_cast<double>(rows * weight.rows * weight.depth);
+    bench.report.results["gemm_gflops_of"][linear.name] = own_flops / own_ms * 1e-6;
     ms += own_ms;
     flops += own_flops;
   }

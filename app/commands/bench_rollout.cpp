@@ -116,8 +116,9 @@ void bench_prefill(Bench& bench) {
       all_but_last * bench.attention_flops(bench.work.prefill_tokens) * static_cast<double>(bench.work.prefill_prompts);
   rollout::Engine engine(bench.base.model, engine_options(bench.work.prefill_prompts), bench.stream);
   const lora::PolicyId adapter = hold(engine, bench.adapter);
-  for (const auto& [name, policy] :
-       {std::pair<const char*, lora::PolicyId>{"prefill_tok_s", {}}, {"prefill_lora_tok_s", adapter}}) {
+  for (const bool adapted : {false, true}) {
+    const char* const name = adapted ? "prefill_lora_tok_s" : "prefill_tok_s";
+    const lora::PolicyId policy = adapted ? adapter : lora::PolicyId{};
     sample(engine, prompts, 1, policy);
     const double seconds = bench.seconds([&] { sample(engine, prompts, 1, policy); });
     bench.report.result(

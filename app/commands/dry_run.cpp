@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "commands/commands.h"
+#include "commands/describe_layout.h"
 #include "data/dataset.h"
 #include "recipes/adapter.h"
 #include "recipes/critic.h"
@@ -56,11 +57,12 @@ struct DryRun {
   const recipes::SaveOptions& save;
   const Device device;
   std::ostream& out;
+  const recipes::Layout layout_of_ranks = recipes::layout_of(training);
 
   std::shared_ptr<const lora::AdapterLayout> layout() const { return recipes::starting_layout(adapter, base); }
 
-  void model_and_memory(const std::optional<recipes::EnginePlan>& engine,
-                        const lora::AdapterLayout* critic = nullptr) const {
+  void model_and_memory(const std::optional<recipes::EnginePlan>& engine, const lora::AdapterLayout* critic = nullptr,
+                        const std::optional<RolloutShape>& rollout = std::nullopt) const {
     const auto adapter_layout = layout();
     const int64_t base_parameters = model::num_parameters(base.config);
     const int64_t total = base_parameters + adapter_layout->num_parameters;
@@ -74,13 +76,14 @@ struct DryRun {
     if (critic != nullptr)
       out << fmt::format("critic      {} rank {}, with a value head, {} trainable parameters on the same base\n",
                          lora::lora_type_name(critic->config.type), critic->config.rank, critic->num_parameters);
+    describe_layout(layout_of_ranks, training, device, *adapter_layout, rollout, out);
     memory(*adapter_layout, engine, critic);
   }
 
   void memory(const lora::AdapterLayout& adapter_layout, const std::optional<recipes::EnginePlan>& engine,
               const lora::AdapterLayout* critic) const {
     const recipes::MemoryPlan memory = recipes::plan_memory(base, adapter_layout, training, engine, device, critic);
-    const char* label = "memory      ";
+    const char* label = layout_of_ranks.ranks() > 1 ? "memory/rank " : "memory      ";
     const auto line = [&](const char* what, int64_t bytes, const std::string& remark = "") {
       out << fmt::format("{}{:<20}{}{}\n", label, what, bytes_text(bytes), remark);
       label = "            ";
@@ -173,7 +176,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
                        options.optimizer,
                        options.training,
                        options.save,
-                       recipes::stream_options(options.base).device,
+                       recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
   dry_run.checkpoints();
   dry_run.model_and_memory(std::nullopt);
@@ -212,11 +215,14 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
                        options.optimizer,
                        options.training,
                        options.save,
-                       recipes::stream_options(options.base).device,
+                       recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
   dry_run.checkpoints();
   const auto critic = recipes::critic_layout(options, base);
-  dry_run.model_and_memory(recipes::engine_plan(options), critic.get());
+  const int64_t samples = options.rollout_batch_size * options.n_samples;
+  dry_run.model_and_memory(
+      recipes::engine_plan(options), critic.get(),
+      RolloutShape{.prompts = options.rollout_batch_size, .samples = samples, .tokens = options.sampling.max_tokens});
   if (options.engine.kind)
     *control.out << fmt::format("engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
                                 options.engine.addresses.empty()
@@ -229,7 +235,6 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
     *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name,
                                 rows_text(set.path, options.max_bad_rows, ignored), options.eval_interval);
   }
-  const int64_t samples = options.rollout_batch_size * options.n_samples;
   const int64_t steps = samples / options.training.global_batch_size;
   std::optional<int64_t> rollouts = options.num_rollout;
   if (!rollouts && rows) rollouts = *options.num_epoch * *rows / options.rollout_batch_size;

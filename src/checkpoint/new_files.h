@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/safetensors.h"
 #include "core/fs.h"
+#include "core/memory.h"
 #include "core/named_tensor.h"
 
 namespace lockstep::checkpoint {
@@ -19,14 +21,17 @@ class NewFiles {
   explicit NewFiles(fs::Path directory, FileHashes* hashes = nullptr);
 
   // Creates directory/name; `name` may have directories in it, which are made. Nothing is synced: what makes the
-  // directory does that. ResourceError: also if the file exists. FormatError as safetensors_bytes.
+  // directory does that. Large files go past the system's file cache. One file at a time. ResourceError: also if the
+  // file exists. FormatError as safetensors_bytes.
   void write(const std::string& name, std::string_view bytes) const;
   void write_safetensors(const std::string& name, const NamedTensors& tensors,
-                         const std::map<std::string, std::string>& metadata) const;
+                         const std::map<std::string, std::string>& metadata, const ReadTensor& read = {}) const;
 
  private:
   fs::Path directory_;
   FileHashes* hashes_;
+  Buffer memory_;
+  char* piece_ = nullptr;  // in memory_: bytes on their way to the disk
 };
 
 }  // namespace lockstep::checkpoint

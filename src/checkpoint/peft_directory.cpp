@@ -242,9 +242,9 @@ AdapterWeights PeftDirectory::read_weights() const {
 
 void write_peft_files(const NewFiles& files, const std::string& prefix, const lora::LoraConfig& config,
                       const std::vector<std::string>& target_modules, const std::string& base_model_name,
-                      const NamedTensors& tensors) {
+                      const NamedTensors& tensors, const ReadTensor& read) {
   files.write(prefix + kAdapterConfigFile, peft_config_text(config, target_modules, base_model_name));
-  files.write_safetensors(prefix + kAdapterWeightsFile, tensors, {{"format", "pt"}});
+  files.write_safetensors(prefix + kAdapterWeightsFile, tensors, {{"format", "pt"}}, read);
 }
 
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,

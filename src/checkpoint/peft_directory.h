@@ -93,10 +93,10 @@ class PeftDirectory {
 void write_peft_directory(const fs::Path& directory, const lora::LoraConfig& config,
                           const std::vector<std::string>& target_modules, const std::string& base_model_name,
                           const NamedTensors& tensors);
-// The same two files among others, their names behind `prefix`.
+// The same two files among others, their names behind `prefix`. `read` gives the values, as of put_safetensors.
 void write_peft_files(const NewFiles& files, const std::string& prefix, const lora::LoraConfig& config,
                       const std::vector<std::string>& target_modules, const std::string& base_model_name,
-                      const NamedTensors& tensors);
+                      const NamedTensors& tensors, const ReadTensor& read = {});
 std::string adapter_metadata_text(const AdapterMetadata& metadata);  // of vime_lora_metadata.json
 
 }  // namespace lockstep::checkpoint

@@ -46,10 +46,11 @@ const ConstTensor* SafetensorsFile::find(const std::string& name) const {
 }
 
 void put_safetensors(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
-                     const PutBytes& put) {
+                     const PutBytes& put, const ReadTensor& read) {
   const SafetensorsLayout layout(tensors, metadata);
   put(layout.header);
-  for (const SafetensorsLayout::Place& place : layout.places) put_bytes(tensors[place.tensor].tensor, put);
+  for (const SafetensorsLayout::Place& place : layout.places)
+    put_bytes(read ? read(place.tensor) : tensors[place.tensor].tensor, put);
 }
 
 std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {

@@ -50,9 +50,12 @@ class SafetensorsFile {
 // dimensions.
 std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
 
-// The same bytes piece by piece, in order; large tensors are not copied.
+// The same bytes piece by piece, in order; large tensors are not copied. If `read` is given, only names, types and
+// shapes of `tensors` are looked at, and it returns their values one by one: those of a tensor by its place in the
+// list, which must last until it is called again.
 using PutBytes = std::function<void(std::string_view bytes)>;
+using ReadTensor = std::function<ConstTensor(size_t tensor)>;
 void put_safetensors(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
-                     const PutBytes& put);
+                     const PutBytes& put, const ReadTensor& read = {});
 
 }  // namespace lockstep::checkpoint

@@ -99,7 +99,8 @@ std::string text_sha256(std::string_view text) {
 
 void write_policy(const NewFiles& files, const SavedPolicy& policy) {
   const std::string directory = policy_directory(policy.name) + "/";
-  write_peft_files(files, directory, policy.config, policy.target_modules, policy.base_model_name, policy.adapter);
+  write_peft_files(files, directory, policy.config, policy.target_modules, policy.base_model_name, policy.adapter,
+                   policy.read);
   // In the directory, so that an adapter that is moved still knows its base, and beside the actor's, where vime looks.
   const std::string metadata = adapter_metadata_text(policy.metadata);
   files.write(directory + kAdapterMetadataFile, metadata);

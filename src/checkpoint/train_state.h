@@ -48,6 +48,7 @@ struct SavedPolicy {
   std::vector<std::string> target_modules;  // as adapter_config.json names them
   std::string base_model_name;
   NamedTensors adapter;  // PEFT names
+  ReadTensor read = {};  // values of `adapter`, as of put_safetensors; none: they lie in it
   AdapterMetadata metadata;
 };
 

@@ -68,11 +68,32 @@ void reset_peak_bytes() {
   for (Counters& c : g_counters) c.peak.store(c.live.load());
 }
 
+// What the counters count, however many owners it has.
+struct Buffer::Allocation {
+  Allocation() = default;
+  Allocation(const Allocation&) = delete;
+  ~Allocation() {
+    if (data == nullptr) return;
+    if (device == Device::cuda)
+      cuda::release(data);
+    else if (!chunk)
+      std::free(data);
+    account(-static_cast<int64_t>(bytes), device);
+  }
+  void* data = nullptr;
+  size_t bytes = 0;
+  Device device = Device::cpu;
+  std::shared_ptr<void> chunk;  // of a Region, which this is a piece of
+};
+
 Buffer::Buffer(size_t bytes, Fill fill, Device device) : bytes_(bytes), device_(device) {
   if (bytes == 0) return;
+  const auto made = std::make_shared<Allocation>();
   data_ = device == Device::cpu ? allocate_host(bytes) : cuda::allocate(bytes);
   if (data_ == nullptr) throw out_of_memory(bytes, device);
+  made->data = data_, made->bytes = bytes, made->device = device;
   account(static_cast<int64_t>(bytes), device);
+  allocation_ = made;
   if (fill == Fill::none) return;
   if (device == Device::cpu)
     std::memset(data_, 0, bytes);
@@ -80,32 +101,31 @@ Buffer::Buffer(size_t bytes, Fill fill, Device device) : bytes_(bytes), device_(
     cuda::zero(data_, bytes);
 }
 
-Buffer::Buffer(void* data, size_t bytes, std::shared_ptr<void> owner)
-    : data_(data), bytes_(bytes), owner_(std::move(owner)) {
+Buffer::Buffer(void* data, size_t bytes, std::shared_ptr<void> chunk) : data_(data), bytes_(bytes) {
+  const auto made = std::make_shared<Allocation>();
+  made->data = data, made->bytes = bytes, made->chunk = std::move(chunk);
   account(static_cast<int64_t>(bytes), device_);
+  allocation_ = made;
 }
 
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       device_(other.device_),
-      owner_(std::move(other.owner_)) {}
+      allocation_(std::move(other.allocation_)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(device_, other.device_);
-  std::swap(owner_, other.owner_);
+  std::swap(allocation_, other.allocation_);
   return *this;
 }
 
-Buffer::~Buffer() {
-  if (data_ == nullptr) return;
-  if (device_ == Device::cuda)
-    cuda::release(data_);
-  else if (!owner_)
-    std::free(data_);
-  account(-static_cast<int64_t>(bytes_), device_);
+Buffer Buffer::share() const {
+  Buffer other;
+  other.data_ = data_, other.bytes_ = bytes_, other.device_ = device_, other.allocation_ = allocation_;
+  return other;
 }
 
 Buffer Region::take(size_t bytes) {

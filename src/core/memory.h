@@ -1,5 +1,5 @@
-// Memory: Buffer (one owned allocation), Region (Buffers side by side in host memory), Arena (a stack of scratch
-// tensors that is reused every step).
+// Memory: Buffer (one allocation, owned or shared), Region (Buffers side by side in host memory), Arena (a stack of
+// scratch tensors that is reused every step).
 //
 // All use the memory of one device, aligned to 64 bytes (256 on a GPU). live_bytes() and peak_bytes() count what
 // is alive and the highest sum so far.
@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// Owns `bytes` bytes, zeroed by default. Move only. In host memory allocations of 2 MB and more request huge
-// pages. Throws ResourceError when the system, or the GPU, has no memory.
+// Owns `bytes` bytes, zeroed by default. Not copied by accident: share() is asked for. In host memory allocations of 2
+// MB and more request huge pages. Throws ResourceError when the system, or the GPU, has no memory.
 class Buffer {
  public:
   enum class Fill { zero, none };
@@ -24,7 +24,9 @@ class Buffer {
   explicit Buffer(size_t bytes, Fill fill = Fill::zero, Device device = Device::cpu);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
+
+  // Another owner of the same memory, which nobody writes from now on; it goes with the last of its owners.
+  Buffer share() const;
 
   void* data() const { return data_; }
   float* f32() const { return static_cast<float*>(data_); }
@@ -33,12 +35,13 @@ class Buffer {
 
  private:
   friend class Region;
-  Buffer(void* data, size_t bytes, std::shared_ptr<void> owner);
+  struct Allocation;
+  Buffer(void* data, size_t bytes, std::shared_ptr<void> chunk);  // a piece of a Region
 
   void* data_ = nullptr;
   size_t bytes_ = 0;
   Device device_ = Device::cpu;
-  std::shared_ptr<void> owner_;  // set for a piece of a Region
+  std::shared_ptr<const Allocation> allocation_;
 };
 
 // Cuts Buffers from large chunks of host memory, so that small ones share huge pages. A chunk lives as long as the

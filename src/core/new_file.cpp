@@ -46,13 +46,45 @@ NewFile::~NewFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+bool NewFile::set_direct(bool direct) {
+  if (direct == direct_) return true;
+  const int flags = ::fcntl(fd_, F_GETFL);
+  if (flags < 0 || ::fcntl(fd_, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) != 0) return false;
+  direct_ = direct;
+  return true;
+}
+
 void NewFile::append(std::string_view bytes) {
+  if (!set_direct(false)) new_file_failed(path_, errno);
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) new_file_failed(path_, errno);
     bytes.remove_prefix(static_cast<size_t>(written));
+    appended_ += static_cast<uint64_t>(written);
   }
+}
+
+void NewFile::append_uncached(std::string_view bytes) {
+  const auto is_aligned = [&] {
+    return (reinterpret_cast<uintptr_t>(bytes.data()) | bytes.size() | appended_) % kDirectBytes == 0;
+  };
+  // A write that was cut short ends this loop: what is left is not aligned any more.
+  while (!bytes.empty() && can_be_direct_ && is_aligned()) {
+    can_be_direct_ = set_direct(true);
+    if (!can_be_direct_) break;
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    // A file system may take the flag and refuse the write.
+    if (written < 0 && errno == EINVAL) {
+      can_be_direct_ = false;
+      break;
+    }
+    if (written < 0) new_file_failed(path_, errno);
+    bytes.remove_prefix(static_cast<size_t>(written));
+    appended_ += static_cast<uint64_t>(written);
+  }
+  append(bytes);
 }
 
 void NewFile::write(std::span<const std::byte> bytes, uint64_t at) const {

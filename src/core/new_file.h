@@ -24,6 +24,12 @@ class NewFile {
 
   void append(std::string_view bytes);  // after what was appended before. ResourceError
 
+  // The same, past the system's file cache (O_DIRECT) where address, length and what was appended before are multiples
+  // of kDirectBytes and the file system can; elsewhere as append(). For large files that nobody reads soon: filling
+  // cache pages takes the processor longer than everything else that writing does.
+  static constexpr size_t kDirectBytes = 4096;
+  void append_uncached(std::string_view bytes);
+
   // Writes bytes at `at`. The system starts to flush them to the disk, so that sync() need not wait for the whole file.
   // ResourceError. Any thread.
   void write(std::span<const std::byte> bytes, uint64_t at) const;
@@ -33,8 +39,12 @@ class NewFile {
   void close();
 
  private:
+  bool set_direct(bool direct);  // whether the file system has taken it
+
   Path path_;
   int fd_ = -1;
+  uint64_t appended_ = 0;  // bytes
+  bool direct_ = false, can_be_direct_ = true;
 };
 
 // Calls fill(file) with a new file at `path`. Nothing is synced or renamed: for files of a directory that appears as a

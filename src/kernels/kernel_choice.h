@@ -13,6 +13,14 @@ enum class KernelChoice { fastest, first };
 // there is nothing to choose.
 void choose_kernels(KernelChoice choice, Stream& stream);
 
+// Whether kernels are chosen by timing them, so that other work beside them could mislead the choice.
+bool chooses_by_time(const Stream& stream);
+
+// Of a GPU: the large kernels of this stream leave so many of its multiprocessors to other streams from now on, at
+// least one not. A kernel that takes them all until its end would keep every small kernel of another stream waiting,
+// whatever its priority. Changes the speed and, with Numerics::exact, never a bit. Nothing on the CPU.
+void leave_multiprocessors(int count, Stream& stream);
+
 // For tests: from now on the process's streams use what every supported GPU has: mma.sync, 99 KB of shared memory. The
 // bits are the same.
 void imitate_least_gpu(bool on);

@@ -14,7 +14,7 @@ namespace {
 void require_memory(const Base& old, const NamedTensors& tensors, Device device) {
   int64_t wanted = 0;
   if (old.model)
-    wanted = old.model->weights().bytes();
+    wanted = model::updated_bytes(old.config, old.model->weights(), tensors);
   else
     for (const NamedTensor& tensor : tensors)
       wanted += tensor.tensor.elements() * dtype_bytes(kernels::packed_dtype(tensor.tensor.dtype, device));

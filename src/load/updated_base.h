@@ -11,8 +11,9 @@ namespace lockstep::load {
 
 // Common to what follows: config, name, path and stream of the result are those of `old`, its weights lie on the
 // stream's device under the version given, and its fingerprints are those of the new bytes. `old` may be without a
-// model; then all tensors must come. ResourceError, before a weight is read: memory for the new weights beside the old
-// ones is not free. FormatError, DataError: as Weights::load and updated_weights.
+// model; then all tensors must come. ResourceError, before a weight is read: memory for the weights that are new beside
+// the old ones is not free; what has no new part is shared with `old`. FormatError, DataError: as Weights::load and
+// updated_weights.
 
 // `old` with these tensors in place of its own (all or some: model/weights_update.h). `where` names them in errors.
 Base updated_base(const Base& old, lora::BaseVersion version, const NamedTensors& tensors, Stream& stream,

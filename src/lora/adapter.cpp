@@ -53,17 +53,6 @@ void widen(float* flat, const PlacePiece& piece, const ConstTensor& from) {
     for (int64_t j = 0; j < cols; ++j) flat[piece.offset + i * piece.stride + j] *= -1;
 }
 
-void narrow(float* to, int64_t to_stride, const PlacePiece& piece, const float* flat) {
-  float* const begin = to + piece.row * to_stride + piece.col;
-  const float* const from = flat + piece.offset;
-  if (piece.transposed)
-    transpose(begin, to_stride, from, piece.stride, piece.cols, piece.rows);
-  else
-    for (int64_t i = 0; i < piece.rows; ++i) std::copy_n(from + i * piece.stride, piece.cols, begin + i * to_stride);
-  for (int64_t i = 0; piece.negated && i < piece.rows; ++i)
-    for (int64_t j = 0; j < piece.cols; ++j) begin[i * to_stride + j] *= -1;
-}
-
 ConstTensor as_matrix(const ConstTensor& tensor) {
   return tensor.rank == 1 ? ConstTensor(tensor.data, tensor.dtype, {1, tensor.shape[0]}) : tensor;
 }
@@ -149,18 +138,6 @@ class Importer {
 };
 
 }  // namespace
-
-ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat) {
-  ExportedTensors result;
-  for (const NamedPlace& place : named_places(layout)) {
-    result.memory.emplace_back(static_cast<size_t>(place.rows * place.cols) * sizeof(float), Buffer::Fill::none);
-    float* const memory = result.memory.back().f32();
-    for (const PlacePiece& piece : place.pieces) narrow(memory, place.cols, piece, flat);
-    result.tensors.push_back({place.name, place.is_vector ? ConstTensor(memory, DType::f32, {place.cols})
-                                                          : ConstTensor(memory, DType::f32, {place.rows, place.cols})});
-  }
-  return result;
-}
 
 LoraConfig saved_config(const AdapterLayout& layout) {
   LoraConfig config = layout.config;

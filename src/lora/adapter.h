@@ -1,11 +1,11 @@
-// The shape of an adapter over one model (AdapterLayout), its tensors at one moment (AdapterVersion), and the way in
-// and out of PEFT names.
+// The shape of an adapter over one model (AdapterLayout), its tensors at one moment (AdapterVersion), and its PEFT
+// names.
 //
-// All tensors of an adapter lie in one flat f32 buffer, in the layout the kernels read: A transposed, [in, r], and B
-// transposed, [r, out]; behind them what else it trains (OwnTensors), and last what stays as it was (A0 and B0). The
-// optimizer works on the flat buffer, and publishing hands over the very buffer it wrote. On a GPU the same buffer goes
-// on with the same array rounded to bf16, the working copy that kernels read; there A lies as [r, in], so that its rows
-// are walked as those of every other weight, except the embedding's, of which tokens pick columns.
+// All tensors of an adapter lie in one flat f32 buffer, as the kernels read them: A transposed to [in, r] and B to
+// [r, out]; then what else it trains (OwnTensors); last what is never trained (A0 and B0). The optimizer updates this
+// buffer, and publishing hands over the very buffer that it wrote. On a GPU the same array, rounded to bf16, follows in
+// the buffer: the working copy that kernels read. There A is [r, in], so that it is read by rows as every other weight;
+// the embedding's stays as it is, because a token picks one of its columns.
 #pragma once
 
 #include <memory>
@@ -103,26 +103,23 @@ struct AdapterLayout {
 std::shared_ptr<const AdapterLayout> resolve_layout(const LoraConfig& config, const std::vector<Module>& modules);
 
 int64_t largest_rank(const AdapterLayout& layout);
-// What the layout has at this site beside pairs, in order of rows.
+// What the layout has at this site beside pairs, ordered by row.
 std::span<const OwnTensors> own_tensors_at(const AdapterLayout& layout, int64_t site);
 bool saves_weights(const AdapterLayout& layout);  // whether some module has a weight of its own
 // Whether it has factors of the blocks' linear layers and nothing else.
 bool is_plain(const AdapterLayout& layout);
-// What a GPU's kernels take (kernels::max_lora_rank) is asked here, before a batch does: ConfigError naming the flag,
-// or FormatError naming config.file and its key.
+// ConfigError, FormatError as above for ranks that the device's kernels do not take (kernels::max_lora_rank).
 void check_ranks(const AdapterLayout& layout, Device device);
 
 // Bytes of an adapter's weights on a device: num_floats f32, on a GPU followed by num_floats bf16.
 size_t weight_bytes(const AdapterLayout& layout, Device device);
 Tensor master_weights(const Buffer& weights, const AdapterLayout& layout);   // [num_floats] f32
 Tensor working_weights(const Buffer& weights, const AdapterLayout& layout);  // [num_floats] bf16; empty on the CPU
-
-// The matrices A of a GPU's working copy from those of the master, which has been rounded to the rest of it.
+// Makes the matrices A of a GPU's working copy from the master weights; the rest of it has been rounded already.
 void transpose_working(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
-// What follows the trained floats of `from`, in both arrays, into the next weights; A0 is still to be transposed.
+// Copies what is not trained, in both arrays, into the next weights; A0 is still to be transposed.
 void copy_untrained(const Buffer& to, const Buffer& from, const AdapterLayout& layout, Stream& stream);
-// num_floats f32 of host memory as weights on the stream's device, and back. Complete on return: any stream may read
-// them then.
+// num_floats f32 of host memory as weights on the stream's device, and back; complete on return, for any stream.
 Buffer place_weights(Buffer host, const AdapterLayout& layout, Stream& stream);
 Buffer host_weights(const Buffer& weights, const AdapterLayout& layout, Stream& stream);
 
@@ -136,10 +133,9 @@ struct AdapterExtras {
     std::shared_ptr<const kernels::PackedWeight> weight = {};
     ConstTensor table = {};  // of the embedding: its weight (kernels::EmbeddingSegment)
   };
-  std::vector<Site> sites;     // at most one entry a site
-  NamedTensors tensors;        // of heads beside the model's own
-  std::vector<Buffer> memory;  // of all of these
-
+  std::vector<Site> sites;             // at most one entry a site
+  NamedTensors tensors;                // of heads beside the model's own
+  std::vector<Buffer> memory;          // of all of these
   const Site* at(int64_t site) const;  // nullptr: nothing
 };
 
@@ -177,29 +173,27 @@ struct ExportedTensors {
   NamedTensors tensors;
 };
 ExportedTensors export_tensors(const AdapterLayout& layout, const float* flat);
-// What these tensors are to a reader who knows nothing of A0 and B0: of twice the rank, with alphas that leave the
-// scales as they are.
+// The configuration that goes with these tensors: with A0 and B0, of twice the rank and alphas that keep the scales.
 LoraConfig saved_config(const AdapterLayout& layout);
 
-// What PEFT adds of the base to the file of an adapter: the weights of the embedding and the head as they were when the
-// adapter was saved. They are no tensors of the adapter, and whoever reads it compares them with its base
-// (load/base_copies.h).
+// A weight of the base that PEFT adds to the file of an adapter, the embedding's or the head's. It is no tensor of the
+// adapter; whoever reads the file compares it with the base (load/base_copies.h).
 struct BaseCopy {
   std::string module;  // "lm_head"
   NamedTensor tensor;
 };
 std::vector<BaseCopy> base_copies(const LoraConfig& config, const NamedTensors& tensors);
 
-// Whether `tensors`, whose data is not looked at, are those of the layout: f32, bf16 or f16; base_copies are passed
-// over. FormatError / ShapeError naming the tensor: missing, surplus, mis-shaped.
+// FormatError, ShapeError naming the tensor unless `tensors` are those of the layout, of f32, bf16 or f16; their values
+// and base_copies are not looked at.
 void check_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
 
 // The inverse of export_tensors. Accepts f32, bf16, f16. FormatError / ShapeError naming the tensor: missing, surplus,
 // mis-shaped, and (fused) copies of a shared A that differ. Host memory.
 Buffer import_tensors(const AdapterLayout& layout, const NamedTensors& tensors, const std::string& where);
 
-// The modules that the tensors of an adapter directory belong to, by their names and shapes: for looking at an adapter
-// without its base. A tensor with an unexpected shape gives sizes that import_tensors refuses.
+// The modules that these tensors belong to, by names and shapes: for looking at an adapter without its base. A tensor
+// with an unexpected shape gives sizes that import_tensors refuses.
 std::vector<Module> modules_of(const NamedTensors& tensors);
 
 }  // namespace lockstep::lora

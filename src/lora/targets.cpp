@@ -1,31 +1,15 @@
 #include "lora/targets.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 
 #include "core/nearest_name.h"
+#include "lora/megatron_names.h"
 
 namespace lockstep::lora {
 
 namespace {
-
-struct MegatronName {
-  std::string_view name;
-  std::array<std::string_view, 3> leaves;
-};
-constexpr MegatronName kMegatronNames[] = {
-    {"linear_qkv", {"q_proj", "k_proj", "v_proj"}},
-    {"linear_proj", {"o_proj"}},
-    {"linear_fc1", {"gate_proj", "up_proj"}},
-    {"linear_fc2", {"down_proj"}},
-    {"linear_q", {"q_proj"}},
-    {"linear_k", {"k_proj"}},
-    {"linear_v", {"v_proj"}},
-    {"linear_fc1_gate", {"gate_proj"}},
-    {"linear_fc1_up", {"up_proj"}},
-};
 
 bool names_everything(const std::string& entry) {
   std::string lower = entry;
@@ -55,7 +39,10 @@ constexpr ListRole kExclusions = {"LoraConfig::exclude_modules", "exclude_module
   std::set<std::string> leaves;
   for (const Module& module : modules) leaves.insert(module.leaf);
   std::vector<std::string> names(leaves.begin(), leaves.end());
-  for (const MegatronName& megatron : kMegatronNames) names.emplace_back(megatron.name);
+  for (const MegatronModule& megatron : kMegatronModules) names.emplace_back(megatron.name);
+  for (const MegatronModule& megatron : kMegatronModules)
+    for (int part = 0; megatron.parts > 1 && part < megatron.parts; ++part)
+      names.emplace_back(megatron.targets[static_cast<size_t>(part)]);
   std::string existing;
   for (const std::string& name : names) existing += (existing.empty() ? "" : ", ") + name;
   reject(config, role.flag, role.key,
@@ -130,10 +117,11 @@ void keep_layers(std::vector<bool>& selected, const LoraConfig& config, const st
 }  // namespace
 
 LeafPlace place_of(std::string_view leaf) {
-  constexpr int kGroups = 4;  // the first names of the table, in their order
-  for (int group = 0; group < kGroups; ++group)
-    for (int place = 0; place < 3; ++place)
-      if (kMegatronNames[group].leaves[static_cast<size_t>(place)] == leaf) return {group, place};
+  for (int group = 0; const MegatronModule& megatron : kMegatronModules) {
+    for (int place = 0; place < megatron.parts; ++place)
+      if (megatron.leaves[static_cast<size_t>(place)] == leaf) return {group, place};
+    ++group;
+  }
   return {};
 }
 
@@ -150,10 +138,11 @@ bool is_listed(const LoraConfig& config, const Module& module) {
 
 bool names_module(const std::string& entry, const Module& module) {
   if (names_everything(entry)) return module.kind == ModuleKind::linear;
-  for (const MegatronName& megatron : kMegatronNames)
-    if (megatron.name == entry)
-      return !module.leaf.empty() &&
-             std::find(megatron.leaves.begin(), megatron.leaves.end(), module.leaf) != megatron.leaves.end();
+  for (const MegatronModule& megatron : kMegatronModules)
+    for (size_t part = 0; part < static_cast<size_t>(megatron.parts); ++part)
+      if (entry == megatron.name || (megatron.parts > 1 && entry == megatron.targets[part])) {
+        if (module.leaf == megatron.leaves[part]) return true;
+      }
   if (entry.empty() || module.name == entry) return !entry.empty();
   return module.name.size() > entry.size() && module.name.ends_with(entry) &&
          module.name[module.name.size() - entry.size() - 1] == '.';
@@ -205,8 +194,8 @@ std::vector<std::string> excluded_but_shared(const LoraConfig& config) {
       return names_module(std::string(last_part(entry)), {.name = leaf, .leaf = leaf});
     });
   };
-  for (const MegatronName& fused : kMegatronNames) {
-    if (fused.leaves[1].empty()) continue;
+  for (const MegatronModule& fused : kMegatronModules) {
+    if (fused.parts == 1) continue;
     std::vector<std::string> excluded;
     bool is_target = false;
     for (const std::string_view part : fused.leaves) {

@@ -43,8 +43,8 @@ const Linear& linear_at(const Weights& base, int64_t site) {
   if (site == kEmbeddingSite) return base.embedding;
   if (site == kHeadSite) return base.head;
   for (const LayerWeights& layer : base.layers)
-    for (const Linear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-      if (linear->site == site) return *linear;
+    for (const auto& linear : kLayerLinears)
+      if ((layer.*linear.member).site == site) return layer.*linear.member;
   throw ShapeError({.what = "an adapter belongs to another model",
                     .got = "linear layer " + std::to_string(site),
                     .wanted = "below " + std::to_string(base.num_sites())});

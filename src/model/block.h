@@ -15,6 +15,7 @@
 #include "kernels/attention.h"
 #include "kernels/qk_norm_rope.h"
 #include "kernels/rope.h"
+#include "model/block_tensors.h"
 #include "model/linear.h"
 #include "model/model.h"
 
@@ -60,24 +61,6 @@ std::optional<WantedRows> few_wanted_rows(const RowBatch& batch, const ModelSpec
 // ShapeError unless the adapter's layout has the model's sites. Throws as require_extras, too.
 void check_adapter(const lora::AdapterVersion& adapter, const Weights& weights);
 
-// Activations of one block. Inference reuses one set for all layers, training keeps one per layer.
-struct BlockTensors {
-  Tensor norm;     // [T, D]          n1, later n2
-  Tensor qkv;      // [T, Q + 2C]     q and k before norm and rope when `qk` lies elsewhere
-  Tensor qk;       // [T, Q + C]      after norm and rope: columns of qkv, or memory of its own
-  Tensor att;      // [T, Q]
-  Tensor stats;    // [T, H, 2] f32   empty when no backward follows
-  Tensor mid;      // [T, D]
-  Tensor gate_up;  // [T, 2F]
-  Tensor act;      // [T, F]
-
-  // What backward reads instead of computing it again, or empty.
-  Tensor qk_rstd = {};  // [T * (H + C)] f32 of q, then of k
-  struct Inner {
-    Tensor qkv, o, gate_up, down;  // x A of each layer's adapter (kernels::LinearAdapters::h)
-  } h = {};
-};
-
 // y [T, D] may be x. Stores the rows' keys and values.
 void block_forward(Tensor y, ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
 
@@ -86,17 +69,6 @@ void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const Wante
 
 // Everything of block_forward that backward reads: all but down.
 void block_forward_kept(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t);
-
-struct BlockGradient {
-  Tensor d;        // [T, D]: gradient of the block's output; becomes that of its input
-  Tensor d_norm;   // [T, D]       scratch, as the rest
-  Tensor d_act;    // [T, F]
-  Tensor d_att;    // [T, Q]
-  Tensor d_qkv;    // [T, Q + 2C]
-  Tensor rstd;     // [T] f32
-  Tensor qk_rstd;  // [T * H] of q, then [T * kv_heads] of k, f32, when the model has q/k norms
-  Tensor att_dot;  // [T, H] f32      scratch of attention's backward
-};
 
 // The way back through one block. `x` is its input.
 struct BlockBackward {

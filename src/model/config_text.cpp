@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "model/spec.h"
 
 namespace lockstep::model {
@@ -16,34 +18,37 @@ const char* rope_name(RopeType type) {
   return "?";
 }
 
+// One line for each value; what a kind of RoPE does not read is left out.
+class Text {
+ public:
+  template <class T>
+  void operator()(const char* name, const T& value) {
+    text_ += fmt::format("{} {}\n", name, value);
+  }
+  void operator()(const char* name, const std::vector<int64_t>& values) {
+    (*this)(name, fmt::format("{}", fmt::join(values, ",")));
+  }
+  void operator()(const char* name, const RopeConfig& rope) {
+    (*this)(name, rope_name(rope.type));
+    (*this)("rope_theta", rope.theta);
+    if (rope.type != RopeType::standard) (*this)("rope_factor", rope.factor);
+    if (rope.type != RopeType::llama3) return;
+    (*this)("rope_low_freq_factor", rope.low_freq_factor);
+    (*this)("rope_high_freq_factor", rope.high_freq_factor);
+    (*this)("rope_original_max_positions", rope.original_max_positions);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
 }  // namespace
 
 std::string canonical_text(const ModelSpec& config) {
-  std::string text;
-  const auto add = [&text](const char* name, const auto& value) { text += fmt::format("{} {}\n", name, value); };
-  add("vocab_size", config.vocab_size);
-  add("width", config.width);
-  add("layers", config.layers);
-  add("heads", config.heads);
-  add("kv_heads", config.kv_heads);
-  add("head_dim", config.head_dim);
-  add("ffn", config.ffn);
-  add("norm_eps", config.norm_eps);
-  add("rope", rope_name(config.rope.type));
-  add("rope_theta", config.rope.theta);
-  if (config.rope.type != RopeType::standard) add("rope_factor", config.rope.factor);
-  if (config.rope.type == RopeType::llama3) {
-    add("rope_low_freq_factor", config.rope.low_freq_factor);
-    add("rope_high_freq_factor", config.rope.high_freq_factor);
-    add("rope_original_max_positions", config.rope.original_max_positions);
-  }
-  add("tied_head", config.tied_head);
-  add("qkv_bias", config.qkv_bias);
-  add("o_bias", config.o_bias);
-  add("mlp_bias", config.mlp_bias);
-  add("qk_norm", config.qk_norm);
-  add("window", fmt::format("{}", fmt::join(config.window, ",")));
-  return text;
+  Text text;
+  for_each_field(config, text);
+  return text.take();
 }
 
 }  // namespace lockstep::model

@@ -15,23 +15,6 @@
 
 namespace lockstep::model {
 
-namespace {
-
-// One set of activations, used by every layer in turn.
-BlockTensors inference_tensors(const ModelSpec& c, int64_t count, DType dtype, Arena& arena) {
-  BlockTensors t;
-  t.norm = arena.alloc({count, c.width}, dtype);
-  t.qkv = arena.alloc({count, c.qkv_width()}, dtype);
-  t.qk = t.qkv.cols(0, c.q_width() + c.kv_width());
-  t.att = arena.alloc({count, c.q_width()}, dtype);
-  t.mid = arena.alloc({count, c.width}, dtype);
-  t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
-  t.act = arena.alloc({count, c.ffn}, dtype);
-  return t;
-}
-
-}  // namespace
-
 Model::Model(ModelSpec config, std::shared_ptr<const Weights> weights, int64_t logits_bytes, lora::BaseVersion version)
     : config_(std::move(config)),
       weights_(std::move(weights)),

@@ -40,8 +40,29 @@ struct ModelSpec {
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
 };
 
-// Everything of a config that decides a number this program computes with given weights, one "name value" a line; two
-// spellings of one model give one text. max_positions is no part of it: it bounds texts and changes none.
+// f(name, value) of every field that decides a number this program computes with given weights. The family's name
+// decides none, and max_positions bounds texts and changes none. A field of a new family comes last, and only where it
+// is set: the text of a model must stay what it was.
+template <class F>
+void for_each_field(const ModelSpec& config, F& f) {
+  f("vocab_size", config.vocab_size);
+  f("width", config.width);
+  f("layers", config.layers);
+  f("heads", config.heads);
+  f("kv_heads", config.kv_heads);
+  f("head_dim", config.head_dim);
+  f("ffn", config.ffn);
+  f("norm_eps", config.norm_eps);
+  f("rope", config.rope);
+  f("tied_head", config.tied_head);
+  f("qkv_bias", config.qkv_bias);
+  f("o_bias", config.o_bias);
+  f("mlp_bias", config.mlp_bias);
+  f("qk_norm", config.qk_norm);
+  f("window", config.window);
+}
+
+// These fields, one "name value" a line: a part of a base's fingerprint. Two spellings of one model give one text.
 std::string canonical_text(const ModelSpec& config);
 
 struct TensorSpec {

@@ -19,44 +19,45 @@ class Lister {
     const ModelSpec& c = config_;
     places_.push_back({.name = "model.embed_tokens.weight",
                        .shape = {c.vocab_size, c.width},
-                       .slot = Slot::embedding,
+                       .member = &Weights::embedding,
                        .site = kEmbeddingSite});
     for (layer_ = 0; layer_ < c.layers; ++layer_) add_layer("model.layers." + std::to_string(layer_) + ".");
     layer_ = -1;
-    add_vector("model.norm.weight", c.width, Slot::final_norm);
+    add_vector("model.norm.weight", c.width, &Weights::final_norm);
     if (!c.tied_head)
       places_.push_back(
-          {.name = "lm_head.weight", .shape = {c.vocab_size, c.width}, .slot = Slot::head, .site = kHeadSite});
+          {.name = "lm_head.weight", .shape = {c.vocab_size, c.width}, .member = &Weights::head, .site = kHeadSite});
     return std::move(places_);
   }
 
  private:
   void add_layer(const std::string& prefix) {
     const ModelSpec& c = config_;
-    add_vector(prefix + "input_layernorm.weight", c.width, Slot::input_norm);
+    add_vector(prefix + "input_layernorm.weight", c.width, &LayerWeights::input_norm);
     add_linear(prefix + "self_attn.", {{"q_proj", c.q_width()}, {"k_proj", c.kv_width()}, {"v_proj", c.kv_width()}},
-               c.width, Slot::qkv, c.qkv_bias);
+               c.width, &LayerWeights::qkv, c.qkv_bias);
     if (c.qk_norm) {
-      add_vector(prefix + "self_attn.q_norm.weight", c.head_dim, Slot::q_norm);
-      add_vector(prefix + "self_attn.k_norm.weight", c.head_dim, Slot::k_norm);
+      add_vector(prefix + "self_attn.q_norm.weight", c.head_dim, &LayerWeights::q_norm);
+      add_vector(prefix + "self_attn.k_norm.weight", c.head_dim, &LayerWeights::k_norm);
     }
-    add_linear(prefix + "self_attn.", {{"o_proj", c.width}}, c.q_width(), Slot::o, c.o_bias);
-    add_vector(prefix + "post_attention_layernorm.weight", c.width, Slot::post_norm);
-    add_linear(prefix + "mlp.", {{"gate_proj", c.ffn}, {"up_proj", c.ffn}}, c.width, Slot::gate_up, c.mlp_bias);
-    add_linear(prefix + "mlp.", {{"down_proj", c.width}}, c.ffn, Slot::down, c.mlp_bias);
+    add_linear(prefix + "self_attn.", {{"o_proj", c.width}}, c.q_width(), &LayerWeights::o, c.o_bias);
+    add_vector(prefix + "post_attention_layernorm.weight", c.width, &LayerWeights::post_norm);
+    add_linear(prefix + "mlp.", {{"gate_proj", c.ffn}, {"up_proj", c.ffn}}, c.width, &LayerWeights::gate_up,
+               c.mlp_bias);
+    add_linear(prefix + "mlp.", {{"down_proj", c.width}}, c.ffn, &LayerWeights::down, c.mlp_bias);
   }
 
-  void add_vector(const std::string& name, int64_t size, Slot slot) {
-    places_.push_back({.name = name, .shape = {size}, .slot = slot, .layer = layer_});
+  void add_vector(const std::string& name, int64_t size, TensorPlace::Member member) {
+    places_.push_back({.name = name, .shape = {size}, .member = member, .layer = layer_});
   }
 
-  void add_linear(const std::string& prefix, const std::vector<Sibling>& siblings, int64_t depth, Slot slot,
-                  bool has_bias) {
+  void add_linear(const std::string& prefix, const std::vector<Sibling>& siblings, int64_t depth,
+                  Linear LayerWeights::*member, bool has_bias) {
     for (const bool is_bias : {false, true}) {
       if (is_bias && !has_bias) continue;
       int64_t row = 0;
       for (const Sibling& sibling : siblings) {
-        TensorPlace& place = places_.emplace_back(TensorPlace{.name = prefix + sibling.name, .slot = slot});
+        TensorPlace& place = places_.emplace_back(TensorPlace{.name = prefix + sibling.name, .member = member});
         place.name += is_bias ? ".bias" : ".weight";
         place.shape = is_bias ? std::vector{sibling.rows} : std::vector{sibling.rows, depth};
         place.layer = layer_, place.row_begin = row, place.is_bias = is_bias, place.site = next_site_;

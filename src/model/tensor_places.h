@@ -3,27 +3,30 @@
 #pragma once
 
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "model/spec.h"
+#include "model/weights.h"
 
 namespace lockstep::model {
 
-enum class Slot { embedding, head, final_norm, input_norm, post_norm, q_norm, k_norm, qkv, o, gate_up, down };
-
 struct TensorPlace {
+  // The member that holds it, of Weights or of a layer.
+  using Member = std::variant<Linear Weights::*, Vector Weights::*, Linear LayerWeights::*, Vector LayerWeights::*>;
+
   std::string name;
   std::vector<int64_t> shape = {};
-  Slot slot = Slot::embedding;
+  Member member = &Weights::embedding;
   int64_t layer = -1;     // of a block; else -1
   int64_t row_begin = 0;  // of the stacked matrix or vector
-  bool is_bias = false;   // of the linear layer in the slot
+  bool is_bias = false;   // of the linear layer in `member`
   int64_t site = -1;      // of a linear layer (lora::Module)
 
   bool is_matrix() const { return shape.size() == 2; }
   // Whether both are parts of one matrix or vector.
   bool is_stacked_with(const TensorPlace& other) const {
-    return slot == other.slot && layer == other.layer && is_bias == other.is_bias;
+    return member == other.member && layer == other.layer && is_bias == other.is_bias;
   }
 };
 

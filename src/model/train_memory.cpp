@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/block_tensors.h"
 #include "model/model.h"
 #include "model/train_pass.h"
 
@@ -11,16 +12,8 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kAlignmentPerTensor = 256;
-constexpr int64_t kTensorsPerLayer = 9, kInnerPerLayer = 4;
+constexpr int64_t kTensorsPerLayer = 9, kInnerPerLayer = std::size(kLayerLinears);
 constexpr int64_t kBookkeepingPerToken = 64;  // tokens, positions, target rows, outputs
-
-// Activations and floats per token that one block keeps for its backward.
-int64_t layer_activations(const ModelSpec& c) {
-  return c.qkv_width() + c.q_width() + c.width + 2 * c.ffn;
-}
-int64_t layer_floats(const ModelSpec& c) {
-  return 2 * c.heads;
-}
 
 int64_t kv_elements(const ModelSpec& c, int64_t blocks) {
   return blocks * 2 * c.kv_width() * kernels::kKvBlock;
@@ -48,14 +41,11 @@ int64_t kv_layers(const ModelSpec& c, const PassShape& s) {
 }
 
 int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
-  const int64_t sets = kept_sets(s);
-  const int64_t acts = s.recompute == Recompute::none ? s.kept_layers : 1;
-  const int64_t per_token = (s.kept_layers + 1) * c.width + sets * layer_activations(c) + c.width +
-                            acts * (c.ffn + c.q_width() + c.kv_width()) + s.kept_ranks;
+  const TokenElements block = kept_elements(c, s);
+  const int64_t per_token = (s.kept_layers + 1) * c.width + block.activations;
   const int64_t activations =
       s.tokens * per_token + kv_elements(c, s.kv_blocks * kv_layers(c, s)) + s.target_rows * 2 * c.width;
-  int64_t floats = s.tokens * sets * layer_floats(c) + s.target_rows * 4;
-  if (s.recompute == Recompute::none && c.qk_norm) floats += s.tokens * s.kept_layers * (c.heads + c.kv_heads);
+  int64_t floats = s.tokens * block.floats + s.target_rows * 4;
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
   const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +
@@ -63,12 +53,12 @@ int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
 }
 
 int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
-  int64_t per_token = 2 * c.width + c.ffn + c.q_width() + c.qkv_width() + 6 * s.max_rank;
+  const TokenElements block = gradient_elements(c);
+  int64_t per_token = c.width + block.activations + 6 * s.max_rank;
   if (s.dropout) per_token += 2 * std::max({c.width, c.ffn, c.q_width()});
   if (s.scaled_outputs > 0) per_token += s.scaled_outputs + 2 * c.ffn;
   const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
-  int64_t floats =
-      s.tokens * (1 + 2 * c.heads + c.kv_heads) + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
+  int64_t floats = s.tokens * block.floats + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
   if (!s.keep_logits) floats += s.logits_rows * c.vocab_size;
   floats += 2 * s.logits_rows * s.scaled_logits;
   return activations * s.activation_bytes + floats * kFloat + s.tokens * kBookkeepingPerToken +
@@ -79,7 +69,7 @@ int64_t score_bytes(const ModelSpec& c, int64_t tokens, int64_t kv_blocks, int64
                     int64_t activation_bytes) {
   const int64_t rows = std::min(tokens, logits_rows);
   const int64_t activations =
-      tokens * (3 * c.width + c.qkv_width() + c.q_width() + 3 * c.ffn) + kv_elements(c, kv_blocks) + rows * c.width;
+      tokens * (c.width + inference_elements(c).activations) + kv_elements(c, kv_blocks) + rows * c.width;
   return activations * activation_bytes + rows * (c.vocab_size + 3) * kFloat +
          kv_blocks * static_cast<int64_t>(sizeof(void*)) + tokens * kBookkeepingPerToken +
          4 * kTensorsPerLayer * kAlignmentPerTensor;

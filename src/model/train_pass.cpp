@@ -37,50 +37,6 @@ PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, SequenceAd
   return shape;
 }
 
-// h of a block's linear layers: those of one adapter lie side by side, as kernels/lora.h has them.
-void keep_h(BlockTensors& t, const LayerWeights& w, const lora::AdapterLayout& layout, int64_t count, DType dtype,
-            Arena& arena) {
-  for (const auto& [layer, h] :
-       {std::pair(&w.qkv, &t.h.qkv), {&w.o, &t.h.o}, {&w.gate_up, &t.h.gate_up}, {&w.down, &t.h.down}}) {
-    int64_t rank = 0;
-    for (const int pair : layout.pairs_at(layer->site)) rank += layout.pairs[static_cast<size_t>(pair)].rank;
-    if (rank > 0) *h = arena.alloc({count, rank}, dtype);
-  }
-}
-
-// `layout`: of all sequences, if it is one.
-std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shape, const lora::AdapterLayout* layout,
-                                       DType dtype, Arena& arena) {
-  const ModelSpec& c = model.config();
-  const int64_t count = shape.tokens;
-  BlockTensors shared;
-  shared.norm = arena.alloc({count, c.width}, dtype);
-  shared.act = arena.alloc({count, c.ffn}, dtype);
-  shared.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
-  std::vector<BlockTensors> sets;
-  for (int64_t i = 0; i < kept_sets(shape); ++i) {
-    BlockTensors t = shared;
-    t.qkv = arena.alloc({count, c.qkv_width()}, dtype);
-    t.att = arena.alloc({count, c.q_width()}, dtype);
-    t.stats = arena.alloc({count, c.heads, 2});
-    t.mid = arena.alloc({count, c.width}, dtype);
-    t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
-    if (shape.recompute == Recompute::none) {
-      if (i > 0) {
-        t.act = arena.alloc({count, c.ffn}, dtype);
-        t.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
-      }
-      if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
-    }
-    if (shape.kept_ranks > 0 && shape.kept_layers > 0) {  // else the one set is of layers without an adapter
-      const LayerWeights& weights = model.weights().layers[static_cast<size_t>(c.layers - shape.kept_layers + i)];
-      keep_h(t, weights, *layout, count, dtype, arena);
-    }
-    sets.push_back(t);
-  }
-  return sets;
-}
-
 }  // namespace
 
 TrainPass::TrainPass(const Model& model, Stream& stream)
@@ -183,13 +139,7 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
   g.d = scratch_.alloc({count, c.width}, dtype);
   head_backward(g.d, d, lanes);
   if (s.shape.kept_layers == 0) return;
-  g.d_norm = scratch_.alloc({count, c.width}, dtype);
-  g.d_act = scratch_.alloc({count, c.ffn}, dtype);
-  g.d_att = scratch_.alloc({count, c.q_width()}, dtype);
-  g.d_qkv = scratch_.alloc({count, c.qkv_width()}, dtype);
-  g.att_dot = scratch_.alloc({count, c.heads});
-  g.rstd = scratch_.alloc({count});
-  if (c.qk_norm) g.qk_rstd = scratch_.alloc({count * (c.heads + c.kv_heads)});
+  allocate_scratch(g, c, count, dtype, scratch_);
   const std::vector<kernels::GradientPlan> plans = plan_by_adapter(s.rows.adapters.rows, lanes, scratch_, stream_);
   for (size_t i = 0; i < plans.size(); ++i) s.rows.adapters.rows[i].gradients = &plans[i];
   const ProfileRange range("train/backward");

@@ -201,13 +201,18 @@ std::shared_ptr<const Weights> Weights::load(const ModelSpec& config, const Name
   return Loader(config, tensors, stream, where).load(progress);
 }
 
+int64_t Weights::num_sites() const {
+  int64_t last = 0;
+  for (const auto& linear : kLayerLinears) last = std::max(last, (layers.back().*linear.member).site);
+  return last + 1;
+}
+
 int64_t Weights::bytes() const {
   const auto linear_bytes = [](const Linear& layer) { return layer.weight.panels.bytes() + layer.bias.values.bytes(); };
   size_t total = linear_bytes(embedding) + linear_bytes(head) + final_norm.values.bytes();
   for (const LayerWeights& layer : layers) {
-    for (const Linear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) total += linear_bytes(*linear);
-    for (const Vector* norm : {&layer.input_norm, &layer.post_norm, &layer.q_norm, &layer.k_norm})
-      total += norm->values.bytes();
+    for (const auto& linear : kLayerLinears) total += linear_bytes(layer.*linear.member);
+    for (const auto vector : kLayerVectors) total += (layer.*vector).values.bytes();
   }
   return static_cast<int64_t>(total);
 }

@@ -16,6 +16,17 @@ struct LayerWeights {
   Vector input_norm, post_norm, q_norm, k_norm;
   Linear qkv, o, gate_up, down;
 };
+// All of a layer's members: whoever does something with each of them goes by these lists.
+inline constexpr Vector LayerWeights::*kLayerVectors[] = {&LayerWeights::input_norm, &LayerWeights::post_norm,
+                                                          &LayerWeights::q_norm, &LayerWeights::k_norm};
+struct NamedLinear {
+  const char* name;
+  Linear LayerWeights::*member;
+};
+inline constexpr NamedLinear kLayerLinears[] = {{"qkv", &LayerWeights::qkv},
+                                                {"o", &LayerWeights::o},
+                                                {"gate_up", &LayerWeights::gate_up},
+                                                {"down", &LayerWeights::down}};
 
 class Weights {
  public:
@@ -47,7 +58,7 @@ class Weights {
   bool tied_copy = false;  // the file repeats the embedding as lm_head.weight
 
   const kernels::PackedWeight& head_weight() const { return head.weight.rows ? head.weight : embedding.weight; }
-  int64_t num_sites() const { return layers.back().down.site + 1; }  // lora::Module: the last layer has the last one
+  int64_t num_sites() const;  // lora::Module
   int64_t bytes() const;
 
   // Calls visit with every tensor as it was in the file (same name, type, shape, bytes), sorted by name.

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -115,25 +117,23 @@ HostTensor unpacked(const Weights& weights, const TensorPlace& place, int64_t ro
   return out;
 }
 
-Buffer copied(const Buffer& from, Stream& stream) {
-  Buffer to(from.bytes(), Buffer::Fill::none, stream.device());
-  if (from.bytes() > 0) copy(to.data(), from.data(), from.bytes(), stream);
-  return to;
+Vector shared(const Vector& from) {
+  return {.values = from.values.share(), .size = from.size, .dtype = from.dtype};
 }
 
-Vector copied(const Vector& from, Stream& stream) {
-  return {.values = copied(from.values, stream), .size = from.size, .dtype = from.dtype};
-}
-
-std::vector<Weights::Extra> copied_extras(const Weights& from) {
+std::vector<Weights::Extra> shared_extras(const Weights& from) {
   std::vector<Weights::Extra> extras;
-  for (const Weights::Extra& extra : from.extras) {
-    Weights::Extra& kept =
-        extras.emplace_back(Weights::Extra{extra.name, Buffer(extra.bytes.bytes(), Buffer::Fill::none), extra.view});
-    if (extra.bytes.bytes() > 0) std::memcpy(kept.bytes.data(), extra.bytes.data(), extra.bytes.bytes());
-    kept.view.data = kept.bytes.data();
-  }
+  for (const Weights::Extra& extra : from.extras) extras.push_back({extra.name, extra.bytes.share(), extra.view});
   return extras;
+}
+
+// The places that are stored as one, in turn.
+template <class Use>
+void for_each_group(const std::vector<TensorPlace>& places, const Use& use) {
+  for (size_t begin = 0, end; begin < places.size(); begin = end) {
+    for (end = begin + 1; end < places.size() && places[begin].is_stacked_with(places[end]);) ++end;
+    use(std::span<const TensorPlace>(places).subspan(begin, end - begin));
+  }
 }
 
 class Updater {
@@ -149,14 +149,11 @@ class Updater {
   std::shared_ptr<const Weights> update() {
     made_->layers.resize(old_.layers.size());
     made_->tied_copy = old_.tied_copy;
-    made_->extras = copied_extras(old_);
-    for (size_t begin = 0, end; begin < places_.size(); begin = end) {
-      for (end = begin + 1; end < places_.size() && places_[begin].is_stacked_with(places_[end]);) ++end;
+    made_->extras = shared_extras(old_);
+    for_each_group(places_, [&](std::span<const TensorPlace> group) {
       const auto is_new = [&](const TensorPlace& place) { return given_.contains(place.name); };
-      const std::span<const TensorPlace> group(places_.begin() + static_cast<std::ptrdiff_t>(begin),
-                                               places_.begin() + static_cast<std::ptrdiff_t>(end));
       std::ranges::any_of(group, is_new) ? make(group) : keep(group.front());
-    }
+    });
     stream_.synchronize();
     return made_;
   }
@@ -164,7 +161,7 @@ class Updater {
  private:
   void keep(const TensorPlace& place) {
     if (!place.is_matrix()) {
-      vector_slot(*made_, place) = copied(vector_slot(old_, place), stream_);
+      vector_slot(*made_, place) = shared(vector_slot(old_, place));
       return;
     }
     const Linear& from = *linear_slot(old_, place);
@@ -174,7 +171,7 @@ class Updater {
                  .depth = from.weight.depth,
                  .dtype = from.weight.dtype,
                  .format = from.weight.format,
-                 .panels = copied(from.weight.panels, stream_)};
+                 .panels = from.weight.panels.share()};
   }
 
   // Parts that did not come are those of the old weights.
@@ -236,6 +233,19 @@ std::shared_ptr<const Weights> updated_weights(const ModelSpec& config, const We
   return Updater(config, old, tensors, stream, where).update();
 }
 
+int64_t updated_bytes(const ModelSpec& config, const Weights& old, const NamedTensors& tensors) {
+  std::set<std::string> given;
+  for (const NamedTensor& tensor : tensors) given.insert(tensor.name);
+  int64_t bytes = 0;
+  for_each_group(tensor_places(config), [&](std::span<const TensorPlace> group) {
+    if (std::ranges::none_of(group, [&](const TensorPlace& place) { return given.contains(place.name); })) return;
+    const TensorPlace& place = group.front();
+    bytes += static_cast<int64_t>(place.is_matrix() ? linear_slot(old, place)->weight.panels.bytes()
+                                                    : vector_slot(old, place).values.bytes());
+  });
+  return bytes;
+}
+
 std::shared_ptr<const Weights> moved_weights(const Weights& weights, Device to, Stream& stream) {
   const auto bytes = [&](const Buffer& from) {
     if (from.bytes() == 0) return Buffer();
@@ -257,16 +267,12 @@ std::shared_ptr<const Weights> moved_weights(const Weights& weights, Device to, 
   made->head = linear(weights.head);
   made->final_norm = vector(weights.final_norm);
   made->tied_copy = weights.tied_copy;
-  for (const LayerWeights& layer : weights.layers)
-    made->layers.push_back({.input_norm = vector(layer.input_norm),
-                            .post_norm = vector(layer.post_norm),
-                            .q_norm = vector(layer.q_norm),
-                            .k_norm = vector(layer.k_norm),
-                            .qkv = linear(layer.qkv),
-                            .o = linear(layer.o),
-                            .gate_up = linear(layer.gate_up),
-                            .down = linear(layer.down)});
-  made->extras = copied_extras(weights);
+  for (const LayerWeights& layer : weights.layers) {
+    LayerWeights& moved = made->layers.emplace_back();
+    for (const auto member : kLayerVectors) moved.*member = vector(layer.*member);
+    for (const auto& [name, member] : kLayerLinears) moved.*member = linear(layer.*member);
+  }
+  made->extras = shared_extras(weights);
   stream.synchronize();
   return made;
 }

@@ -1,7 +1,7 @@
 // parallel: how the ranks of one job communicate. A rank is a process, or a thread of one.
 //
 //   includes    core only
-//   memory      callers own every buffer, all of it host memory; a call no longer uses it when it returns
+//   memory      callers own every buffer; a Group's is host memory, and a call no longer uses it when it returns
 //   threads     a Group is used by one thread; fail, interrupt and interrupted may be called from any
 //
 // A Group moves bytes and never adds numbers: parallel/tree_sum.h does, so that no transport can change the order of
@@ -35,6 +35,8 @@ class PeerFailed final : public Error {
 // fit (or, where the transport can see it, when the ranks make different calls), PeerFailed when a rank has failed or
 // is gone, and Cancelled when not all ranks have entered a call within its deadline. After a call has thrown, the group
 // is dead: all later calls, of every rank, throw. Outputs must not overlap inputs.
+class DeviceLink;  // parallel/device_link.h
+
 class Group {
  public:
   virtual ~Group() = default;  // not collective
@@ -53,10 +55,17 @@ class Group {
   // Throws PeerFailed or Cancelled if the group has failed, as far as this rank has heard; does not wait, and is not
   // collective. For long work between calls.
   virtual void check() = 0;
+  // Whether check() would throw. Unlike check() it does not count as this rank having heard of the failure
+  // (Timeouts::exit_after): for what has to be cleaned up first and may hang.
+  virtual bool failed() const noexcept = 0;
   // Asks all ranks to stop at a convenient point; interrupted() returns whether any rank has asked. Neither waits, and
   // a rank may hear of it a moment later.
   virtual void interrupt() noexcept = 0;
   virtual bool interrupted() const noexcept = 0;
+
+  // The way between the memories of the ranks' GPUs; nullptr: there is none, and what lies on a GPU moves through host
+  // memory.
+  virtual DeviceLink* device_link() { return nullptr; }
 };
 
 struct Timeouts {
@@ -64,9 +73,10 @@ struct Timeouts {
   // Of processes: until all have come, a sign of life every so often, how long none may come, and how long after a
   // failure a process that has not noticed it is given (parallel/connect.h).
   std::chrono::milliseconds meet = std::chrono::minutes(10);
-  std::chrono::milliseconds beat = std::chrono::seconds(1);
-  std::chrono::milliseconds silence = std::chrono::seconds(10);
-  std::chrono::milliseconds exit_after = std::chrono::seconds(10);
+  // Together these three are the longest that a job outlives one of its ranks.
+  std::chrono::milliseconds beat = std::chrono::milliseconds(500);
+  std::chrono::milliseconds silence = std::chrono::seconds(7);
+  std::chrono::milliseconds exit_after = std::chrono::seconds(6);
 };
 
 std::unique_ptr<Group> solo();

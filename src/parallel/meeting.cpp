@@ -96,6 +96,11 @@ void Meeting::leave_for_good(int rank) noexcept {
   end([=] { throw PeerFailed(rank, {.what = "it has left the group"}, 1); }, true);
 }
 
+bool Meeting::failed() noexcept {
+  const std::lock_guard lock(mutex_);
+  return failure_ && !left_only_;
+}
+
 void Meeting::check() {
   const std::lock_guard lock(mutex_);
   if (failure_ && !left_only_) failure_();

@@ -39,6 +39,7 @@ class Meeting {
   // The same for a rank that is gone: those who make no more calls do not mind (check() does not throw).
   void leave_for_good(int rank) noexcept;
   void check();  // throws what enter() would, without waiting
+  bool failed() noexcept;
 
   void interrupt() noexcept { interrupted_.store(true); }
   bool interrupted() const noexcept { return interrupted_.load(); }

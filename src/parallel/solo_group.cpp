@@ -24,6 +24,7 @@ class Solo final : public Group {
   void barrier() override {}
   void fail(const Fault&, int) noexcept override {}
   void check() override {}
+  bool failed() const noexcept override { return false; }
   void interrupt() noexcept override { interrupted_.store(true); }
   bool interrupted() const noexcept override { return interrupted_.load(); }
 

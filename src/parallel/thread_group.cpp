@@ -53,6 +53,7 @@ class ThreadRank final : public Group {
 
   void fail(const Fault& fault, int exit_code) noexcept override { meeting_->fail(rank_, fault, exit_code); }
   void check() override { meeting_->check(); }
+  bool failed() const noexcept override { return meeting_->failed(); }
   void interrupt() noexcept override { meeting_->interrupt(); }
   bool interrupted() const noexcept override { return meeting_->interrupted(); }
 

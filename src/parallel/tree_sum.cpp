@@ -6,13 +6,15 @@
 
 #include "core/memory.h"
 #include "core/transfer.h"
+#include "parallel/add_pieces.h"
+#include "parallel/device_link.h"
 
 namespace lockstep::parallel {
 
 namespace {
 
-constexpr int64_t kBlock = 4096;      // floats
-constexpr int64_t kSliceBlocks = 64;  // at most, of one rank at a time: 1 MiB
+constexpr int64_t kSliceBlocks = 64;                 // at most, of one rank at a time: 1 MiB
+constexpr int64_t kDevicePiece = int64_t{32} << 20;  // floats that a GPU receives at a time: 128 MiB
 
 struct Holding {
   int64_t floats = 0;
@@ -37,20 +39,67 @@ std::vector<bool> holders(const Holding& mine, Group& group) {
   return present;
 }
 
-// The tree over one block of the ranks' pieces; the sum lies where the first rank that is present has its block.
-void add_block(float* pieces, int64_t piece, int64_t block, const std::vector<bool>& present) {
-  const size_t ranks = present.size();
-  std::vector<float*> nodes(ranks, nullptr);
-  for (size_t rank = 0; rank < ranks; ++rank)
-    if (present[rank]) nodes[rank] = pieces + static_cast<int64_t>(rank) * piece + block * kBlock;
-  for (size_t width = 1; width < ranks; width *= 2)
-    for (size_t left = 0; left + width < ranks; left += 2 * width) {
-      const float* const right = nodes[left + width];
-      if (nodes[left] == nullptr)
-        nodes[left] = nodes[left + width];
-      else if (right != nullptr)
-        for (int64_t i = 0; i < kBlock; ++i) nodes[left][i] += right[i];
-    }
+// Of the ranks' slices of a piece of the array.
+struct Slices {
+  int64_t first, floats, slice;  // where the piece begins in the array, its size, and the size of a slice but the last
+  int64_t begin(int64_t rank) const { return std::min(floats, rank * slice); }
+  int64_t size(int64_t rank) const { return begin(rank + 1) - begin(rank); }
+};
+
+std::span<const std::byte> bytes_of(const float* from, int64_t floats) {
+  return std::as_bytes(std::span(from, static_cast<size_t>(floats)));
+}
+std::span<std::byte> bytes_of(float* to, int64_t floats) {
+  return std::as_writable_bytes(std::span(to, static_cast<size_t>(floats)));
+}
+
+// One piece of the array, between the GPUs: each rank gets all partial sums of its slice, adds them, and sends the sum
+// to all.
+void sum_between_devices(float* total, const float* partial, const Slices& slices, const std::vector<bool>& present,
+                         const Buffer& received, Group& group, Stream& stream) {
+  DeviceLink& link = *group.device_link();
+  const auto ranks = present.size();
+  const int me = group.rank();
+  const int64_t mine = slices.size(me);
+  std::vector<std::span<const std::byte>> to(ranks);
+  std::vector<std::span<std::byte>> from(ranks);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto r = static_cast<int64_t>(rank);
+    if (partial != nullptr) to[rank] = bytes_of(partial + slices.first + slices.begin(r), slices.size(r));
+    if (present[rank]) from[rank] = bytes_of(received.f32() + r * slices.slice, mine);
+  }
+  link.exchange(to, from, stream);
+  float* const sum = total + slices.first + slices.begin(me);
+  add_pieces(sum, mine,
+             {.all = received.f32(),
+              .stride = slices.slice,
+              .own = partial == nullptr ? nullptr : partial + slices.first + slices.begin(me),
+              .rank = me,
+              .present = present},
+             stream);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto r = static_cast<int64_t>(rank);
+    to[rank] = bytes_of(static_cast<const float*>(sum), mine);
+    from[rank] = bytes_of(total + slices.first + slices.begin(r), slices.size(r));
+  }
+  link.exchange(to, from, stream);
+}
+
+void sum_between_devices(float* total, const float* partial, int64_t floats, const std::vector<bool>& present,
+                         Group& group, Stream& stream) {
+  const int64_t ranks = group.size();
+  const auto slice_of = [&](int64_t piece) {
+    return (piece + ranks * cpu::kBlock - 1) / (ranks * cpu::kBlock) * cpu::kBlock;
+  };
+  const int64_t largest = std::min(floats, kDevicePiece);
+  const Buffer received(static_cast<size_t>(ranks * slice_of(largest)) * sizeof(float), Buffer::Fill::none,
+                        stream.device());
+  for (int64_t first = 0; first < floats; first += kDevicePiece) {
+    const int64_t piece = std::min(kDevicePiece, floats - first);
+    sum_between_devices(total, partial, {.first = first, .floats = piece, .slice = slice_of(piece)}, present, received,
+                        group, stream);
+  }
+  group.device_link()->wait(stream);
 }
 
 }  // namespace
@@ -64,7 +113,10 @@ void tree_sum(Tensor total, ConstTensor partial, Group& group, Stream& stream) {
     if (total.data != partial.data) copy(total.data, partial.data, static_cast<size_t>(floats) * sizeof(float), stream);
     return;
   }
+  if (group.device_link() != nullptr)
+    return sum_between_devices(total.f32(), partial.empty() ? nullptr : partial.f32(), floats, present, group, stream);
 
+  using cpu::kBlock;
   const int64_t ranks = group.size(), blocks = (floats + kBlock - 1) / kBlock;
   const int64_t most = std::min(kSliceBlocks, (blocks + ranks - 1) / ranks);  // blocks of a slice
   const auto slices_bytes = static_cast<size_t>(ranks * most * kBlock) * sizeof(float);
@@ -80,7 +132,7 @@ void tree_sum(Tensor total, ConstTensor partial, Group& group, Stream& stream) {
     };
     if (!partial.empty()) download(ours.data(), partial.f32() + first, bytes, stream);
     group.all_to_all(span_of(theirs), span_of(ours));
-    stream.parallel(slice, [&](int64_t index, int) { add_block(theirs.f32(), piece, index, present); });
+    stream.parallel(slice, [&](int64_t index, int) { cpu::add_block(theirs.f32(), piece, index, present); });
     group.all_gather(span_of(ours),
                      span_of(theirs).subspan(static_cast<size_t>(first_present) * piece_bytes, piece_bytes));
     upload(total.f32() + first, ours.data(), bytes, stream);

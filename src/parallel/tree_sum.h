@@ -13,7 +13,8 @@ namespace lockstep::parallel {
 //   total    [N] f32, in the stream's memory   overwritten on every rank with the same bits; may be `partial`
 //   partial  [N] f32, in the stream's memory, or empty if this rank has none
 // Collective. The array is processed in slices of whole blocks of 4096 floats, each summed by one rank: 2 (P-1)/P of it
-// travels to and from every rank. Waits for the stream. Throws what Group's verbs throw; ShapeError if the ranks' N
+// travels to and from every rank: between the GPUs if the group has a way there (Group::device_link), else through host
+// memory. Waits for the stream. Throws what Group's verbs throw; ShapeError if the ranks' N
 // differ or no rank has a partial sum.
 void tree_sum(Tensor total, ConstTensor partial, Group& group, Stream& stream);
 

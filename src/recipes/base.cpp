@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "core/gpu.h"
 #include "kernels/weight_format.h"
 #include "model/spec.h"
 #include "recipes/resume.h"
@@ -45,6 +46,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
 parallel::Identity rank_identity(const Base& base, const Stream& stream) {
   return {{"base", base.fingerprint},
           {"device", device_name(base)},
+          {"GPU generation", stream.device() == Device::cpu ? "" : std::to_string(gpu_identity().compute_capability)},
           {"numerics", stream.numerics() == Numerics::fast ? "fast" : "exact"}};
 }
 

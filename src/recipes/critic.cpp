@@ -138,7 +138,8 @@ void Critic::save_if_due(int64_t iteration, bool last) {
   const int64_t interval = options_.save.save_interval;
   if (!is_writer_ || options_.critic.save.empty() || (!last && (interval == 0 || iteration % interval != 0))) return;
   TrainingSnapshot snapshot(iteration);
-  snapshot.add_policy(kCritic, trainer_->adapter(), iteration, base_);
+  SnapshotMemory memory;
+  snapshot.add_policy(kCritic, trainer_->adapter(), iteration, base_, memory);
   snapshot.save_policy(fs::Path(options_.critic.save) / checkpoint::iteration_directory_name(iteration));
   checkpoint::mark_latest(options_.critic.save, iteration);
 }

@@ -10,11 +10,13 @@
 
 #include "core/device_facts.h"
 #include "core/error.h"
+#include "core/gpu.h"
 #include "core/memory.h"
 #include "kernels/weight_format.h"
 #include "lora/site_adapters.h"
 #include "model/adapter_extras.h"
 #include "model/train_memory.h"
+#include "recipes/layout.h"
 #include "recipes/steps.h"
 #include "rollout/local/engine.h"
 #include "train/gradient_lanes.h"
@@ -25,6 +27,7 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
+constexpr int64_t kRanksReserve = int64_t{1} << 30;  // NCCL's buffers, and what a sum over ranks receives
 // Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none`
 // keeps, but recomputing whole blocks costs more than a smaller pool.
 constexpr double kKvBesideNone = 0.5, kKvBesideSelective = 0.1;
@@ -92,8 +95,9 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   plan.max_tokens = micro_batch_tokens(training, config, device);
   plan.base = model::num_parameters(config) * weight_bytes;
   for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);
-  if (room) {
+  if (device != Device::cpu) {
     plan.reserve = kGpuReserve;
+    if (layout_of(training).ranks() > 1 || training.ranks.size > 1) plan.reserve += kRanksReserve;
     if (engine)
       plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens,
                                         dtype_bytes(kernels::activation_dtype(device)));
@@ -108,10 +112,13 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
                        const std::optional<EnginePlan>& engine, Device device, const lora::AdapterLayout* critic) {
   const DType packed = kernels::packed_dtype(load::weight_dtype(base), device);
-  MemoryPlan plan =
-      plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, memory_bound(device), critic);
-  if (const int64_t available = free_memory(device); !plan.room && available > 0)
-    plan.limit = available + live_bytes(device);
+  const bool elsewhere = device != Device::cpu && num_gpus() == 0;  // planned on a machine without a GPU
+  std::optional<int64_t> room = elsewhere ? std::nullopt : memory_bound(device);
+  if (const int64_t sharing = training.ranks.ranks_per_device; room && sharing > 1)
+    room = std::min(*room, cuda_info().total_bytes / sharing);
+  MemoryPlan plan = plan_memory(base.config, layout, dtype_bytes(packed), training, engine, device, room, critic);
+  if (elsewhere || plan.room) return plan;
+  if (const int64_t available = free_memory(device); available > 0) plan.limit = available + live_bytes(device);
   return plan;
 }
 

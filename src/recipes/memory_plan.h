@@ -40,15 +40,16 @@ struct BesideTrainer {
   std::shared_ptr<const lora::AdapterLayout> critic = {};
 };
 
-// `critic`: PPO's, nullptr without one; its passes and the actor's take turns. `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, where nothing is chosen by what is
-// free; `limit` is the room. ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits
-// the room; beside an engine with half of it left for keys and values, or a tenth where whole blocks would have to be
-// recomputed.
+// `critic`: PPO's, nullptr without one; its passes and the actor's take turns. `weight_bytes`: of one weight where the
+// base lies. `room`: nullopt on the CPU, where nothing is chosen by what is free; `limit` is the room. ConfigError for
+// ranks that a GPU does not take. Recompute::automatic: the least that fits the room; beside an engine with half of it
+// left for keys and values, or a tenth where whole blocks would have to be recomputed.
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
                        std::optional<int64_t> room, const lora::AdapterLayout* critic = nullptr);
 
-// The same for a base whose config has been read, on the device as it is now. A run and its --dry-run both ask here.
+// The same for a base whose config has been read, on the device as it is now, of which ranks that share it take equal
+// parts; without a limit for a GPU that is not here. A run and its --dry-run both ask here.
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
                        const std::optional<EnginePlan>& engine, Device device,
                        const lora::AdapterLayout* critic = nullptr);

@@ -17,6 +17,9 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "recipes/async_options.h"
+#include "recipes/debug_options.h"
+#include "recipes/partial_options.h"
 #include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
 #include "recipes/staleness.h"
@@ -27,6 +30,7 @@
 #include "rl/reward_config.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
+#include "train/balance.h"
 #include "train/lane_range.h"
 #include "train/loss.h"
 #include "train/reduction.h"
@@ -76,10 +80,22 @@ struct OptimizerOptions {
 // selective.
 enum class Recompute { automatic, none, selective, full };
 
-// Ranks of a job (parallel/group.h).
+// How gradients and whatever else moves between ranks does so: between GPUs by NCCL; through host memory over TCP; or
+// through host memory by MPI. What a rank says of itself goes over TCP always.
+enum class Wire { nccl, host, mpi };
+
+// Ranks of a job (parallel/group.h), and the layout that they were asked for in (recipes/layout.h).
 struct RankOptions {
-  std::string secret_file;      // of the job (parallel::read_secret); empty: the launcher's, or loopback only
-  double timeout_minutes = 10;  // until all ranks have come, and until all have entered a call
+  std::optional<int64_t> hosts, devices_per_host;  // that train
+  std::optional<int64_t> devices_of_host;          // the most that may be asked of a host
+  std::optional<int64_t> engine_devices;
+  bool colocate = false;         // engines share the devices of training; else those of engine_devices are others
+  int64_t ranks_per_device = 1;  // that share a GPU's memory
+  int size = 1;                  // of the job that this process belongs to
+  Wire wire = Wire::nccl;
+  bool fault_tolerance = false;  // ranks that this program has started are started again after one is lost
+  std::string secret_file;       // of the job (parallel::read_secret); empty: the launcher's, or loopback only
+  double timeout_minutes = 10;   // until all ranks have come, and until all have entered a call
 };
 
 struct TrainingOptions {
@@ -89,7 +105,8 @@ struct TrainingOptions {
   bool per_token_loss = false;     // mean over all tokens of a step instead of over samples
   uint64_t seed = 1234;            // adapter initialization, dropout
   int64_t max_skipped_steps = 10;  // that a run abandons because their numbers are not finite, before it stops
-  int gradient_lanes = train::kGradientLanes;  // 8, 16, 32 or 64: the most ranks, and decides bits
+  int gradient_lanes = train::kGradientLanes;     // 8, 16, 32 or 64: the most ranks, and decides bits
+  train::Balance balance = train::Balance::none;  // of the lanes; decides bits
   RankOptions ranks;
 };
 
@@ -180,6 +197,9 @@ struct RolloutEngineOptions {
   rollout::Delivery delivery = rollout::Delivery::adapter_files;
   rollout::OnVersionChange on_version_change = rollout::OnVersionChange::cut;  // where weights are delivered
   bool force = false;  // weight_files also to servers whose base is quantized: they quantize it again
+  // Servers whose log-probs are of another distribution than rollouts are drawn from, too (those before a temperature
+  // other than 1, those after top-p): training computes the policy's and never reads the servers'. Not with corrections.
+  bool policy_logprobs_only = false;
   std::string adapter_name = "lockstep";  // what servers call the adapter begins so
   // Where versions are written for servers to read; empty: below SaveOptions::save, else in the temporary directory.
   std::string adapter_dir;
@@ -213,6 +233,9 @@ struct RlOptions {
   int64_t n_samples = 1;
   int64_t num_steps_per_rollout = 0;  // 0: derived
   StalenessRule staleness;            // beyond synchronous: rollouts are sampled while earlier ones are trained on
+  AsyncOptions async;                 // instead of a rule
+  PartialOptions partial;             // in turn only
+  int sampling_multiprocessors = 40;  // of a GPU: left to sampling where it overlaps with training
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
   rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;
@@ -256,6 +279,7 @@ struct RlOptions {
   RolloutEngineOptions engine;
   std::string publish_dir;  // versions are also written here, for anyone else's engine; empty: nowhere
   RunChecks checks;
+  DebugOptions debug;
 };
 
 // Fields the user set; those without a value come from generation_config.json, then from SamplingParams.

@@ -3,33 +3,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
-#include <map>
 #include <memory>
 #include <ostream>
 
+#include "kernels/kernel_choice.h"
 #include "parallel/agree.h"
 #include "recipes/algorithm.h"
+#include "recipes/arriving_rollouts.h"
 #include "recipes/bad_rows.h"
 #include "recipes/critic.h"
-#include "recipes/held_out.h"
-#include "recipes/held_out_prompts.h"
+#include "recipes/debug_dump.h"
+#include "recipes/iteration_line.h"
+#include "recipes/join_ranks.h"
+#include "recipes/partial_rollouts.h"
+#include "recipes/pending_samples.h"
 #include "recipes/policies.h"
-#include "recipes/prompt_order.h"
+#include "recipes/rl_evaluation.h"
 #include "recipes/rl_settings.h"
 #include "recipes/rollout_engine.h"
 #include "recipes/rollout_log.h"
 #include "recipes/rollout_metrics.h"
-#include "recipes/rollouts_ahead.h"
+#include "recipes/rollout_sampling.h"
+#include "recipes/rollouts_by_rule.h"
+#include "recipes/run_progress.h"
 #include "recipes/run_warnings.h"
 #include "recipes/sampled_versions.h"
 #include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
 #include "recipes/training_run.h"
 #include "rl/dealt_reward.h"
-#include "rl/gate.h"
-#include "rl/pass_rate.h"
 #include "rl/train.h"
 #include "rollout/dealt_sampler.h"
 #include "versions/store.h"
@@ -38,15 +41,25 @@ namespace lockstep::recipes {
 
 namespace {
 
-std::vector<std::optional<float>> rewards_of(const rl::Rollout& rollout) {
-  std::vector<std::optional<float>> rewards;
-  for (const rl::Trajectory& trajectory : rollout.trajectories) rewards.push_back(trajectory.reward);
-  return rewards;
+// Versions that are held so that log-probs of samples that several versions drew can be compared with theirs.
+std::optional<int64_t> versions_in_samples(const RlOptions& options) {
+  constexpr int64_t kUnbounded = 8, kMost = 64;
+  if (options.async.on) return options.async.max_staleness.value_or(kUnbounded) + 2;
+  if (!options.partial.on) return std::nullopt;
+  return std::min(kMost, options.sampling.max_tokens / options.partial.tokens + 4);
 }
 
-struct SamplingProgress {
-  int32_t done = 0, of = 0;
-};
+std::unique_ptr<rl::Reward> run_reward(const RlOptions& options) {
+  return rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key});
+}
+
+// Whether this version of the actor drew every token.
+bool is_by(std::span<const rl::Trajectory> trajectories, int64_t version) {
+  return std::ranges::all_of(trajectories, [version](const rl::Trajectory& trajectory) {
+    return std::ranges::all_of(trajectory.versions,
+                               [version](int64_t drew) { return drew == version || drew == lora::PolicyId::kBase; });
+  });
+}
 
 class RlRun {
  public:
@@ -54,14 +67,13 @@ class RlRun {
   RlRun(const RlOptions& options, const Control& control, std::unique_ptr<parallel::Group>& group)
       : options_(options),
         control_(control),
-        reward_(rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key})),
+        reward_(options.debug.train_only ? no_reward() : run_reward(options)),
         stream_(stream_options(options.base)),
-        sampling_stream_(staleness_.is_synchronous() ? nullptr : std::make_unique<Stream>(sampling_stream_options())),
+        sampling_stream_(overlaps_ ? std::make_unique<Stream>(sampling_stream_options()) : nullptr),
         base_(load_base(options.base, stream_, control)),
-        group_(*(group = control.join(rank_identity(base_, stream_)))),
+        group_(*(group = join_ranks(control, base_, stream_, options.training.ranks))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
         prompts_(read_prompts(prompt_source(options, base_), tokenizer_)),
-        order_(options, num_prompts()),
         total_(num_rollouts()),
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control,
              rl_settings(options, prompts_), options.sampling.temperature,
@@ -71,8 +83,6 @@ class RlRun {
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
              {.kind = "rl", .iterations = total_, .arguments = options.save.arguments},
              control.rank == 0 ? options.save.reports : ReportOptions()) {
-    sampling_params_ = with_stop_ids(options.sampling);
-    sampling_params_.logprob_temperature = options.sampling.temperature;
     const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
     const int64_t without_actor = algorithm_.needs_critic() ? std::min(total_, options.critic.only_rollouts) : 0;
     run_.set_schedule((total_ - without_actor) * steps);
@@ -84,22 +94,21 @@ class RlRun {
         .seed = options.training.seed,
         .on_not_finite = [this](const train::NotFiniteError& error,
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
-        .release_memory = run_.memory().is_bounded() && staleness_.is_synchronous(),
+        .release_memory = run_.memory().is_bounded() && !overlaps_,
         .dropout = options.adapter.config.dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
-        .observer = samples_.observer()};
+        .observer = dump_.observer()};
     if (critic_) add_critic(total_ * steps);
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
-    order_.keep_in(run_);
+    sampling_.order().keep_in(run_);
     versions_.emplace(staleness_, store_, run_);
-    if (group_.size() > 1 && !staleness_.is_synchronous())  // a group is of one thread, and so are sampler and reward
-      throw ConfigError({.what = "several ranks sample and train in turn",
-                         .where = "max_staleness, update_interval",
-                         .wanted = "0 and 1",
-                         .attempt = "one rank, to sample while training"});
+    if (overlaps_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
+    if (const auto keep = versions_in_samples(options)) store_.set_keep(lora::kActor, *keep);
+    keep_pending_samples(run_, graded_);
+    if (group_.size() > 1) require_turns();
   }
 
   void train() {
@@ -112,44 +121,81 @@ class RlRun {
     run_.require_same_start();
     run_.iterate([&] { iterations(); });
     run_.finish();
-    if (options_.save_best && best_.iteration > 0)
-      *control_.info << fmt::format("best    rollout {}, accuracy {:.4f}\n", best_.iteration, 1 - *best_.loss);
+    evaluation_.describe_best();
     base_check_.at_end();
   }
 
  private:
   void iterations() {
     // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
-    if (options_.save_best && best_.iteration > 0) mark_best();
-    evaluate_if_due();
+    evaluation_.mark_best();
+    evaluate_if_due(run_.iteration());
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
-    if (!staleness_.is_synchronous()) sample_ahead();
+    begin_sampling();
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
       iteration_ = {};
-      SampledRollout sampled = run_.interruptible([&] { return next_sampled(rollout); });
-      look_at(sampled);
-      train_plan_.sampled_with = ahead_ ? sampled.version.get() : nullptr;
+      SampledRollout sampled = run_.interruptible([&] { return source_->next(rollout); });
+      dump_.write_rollout(rollout, sampled.rollout, sampled.exact_logprobs);
+      if (options_.debug.rollout_only) {
+        only_sampled(rollout, std::move(sampled), pace);
+        continue;
+      }
+      plan_versions(sampled);
       train_plan_.train_actor = !critic_ || rollout >= options_.critic.only_rollouts;
-      const rl::TrainReport trained = run_.interruptible(
-          [&] { return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, watch(rollout, "training")); });
+      const rl::TrainReport trained = run_.interruptible([&] {
+        return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, progress_.watch(rollout, "training"));
+      });
+      dump_.write_training(rollout);
       const int64_t version = run_.version();  // that was trained
       versions_->trained(rollout + 1,
                          trained.published.policy.is_base() ? versions_->newest() : trained.published.policy);
       run_.set_version(versions_->newest().version);
-      run_.completed(order_.finish(gates_));
+      run_.completed(source_->finish(sampled));
+      graded_.forget_before(rollout + 1);
       adapt(rollout + 1, trained);
-      log(rollout + 1, sampled.rollout, trained, version, pace);
+      log(rollout + 1, sampled, trained, version, pace);
       check(rollout + 1, trained);
       warn(sampled.rollout.report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
-      evaluate_if_due();
+      evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
       run_.save_if_due();
       if (critic_) critic_->save_if_due(rollout + 1, rollout + 1 == total_);
     }
     samples_.wait();
+  }
+
+  // Of several ranks: a group is of one thread, and so are sampler and reward.
+  void require_turns() const {
+    if (options_.partial.on)
+      throw ConfigError({.what = "several ranks draw each sample in one rollout",
+                         .where = "RlOptions::partial",
+                         .attempt = "one rank, or no partial rollouts"});
+    if (overlaps_)
+      throw ConfigError({.what = "several ranks sample and train in turn",
+                         .where = options_.async.on ? "RlOptions::async" : "max_staleness, update_interval",
+                         .wanted = options_.async.on ? "none" : "0 and 1",
+                         .attempt = "one rank, to sample while training"});
+  }
+
+  // What the training on this rollout has to know of the versions that sampled it.
+  void plan_versions(const SampledRollout& sampled) {
+    train_plan_.recompute_policy = !sampled.exact_logprobs || (options_.async.on && options_.async.recompute_policy);
+    train_plan_.version_of = {};
+    if (is_by(sampled.rollout.trajectories, run_.version())) return;
+    train_plan_.version_of = [this](int64_t version) { return versions_->find(version); };
+  }
+
+  // DebugOptions::rollout_only: what is left of an iteration.
+  void only_sampled(int64_t rollout, SampledRollout sampled, const Pace& pace) {
+    rl::TrainReport none;
+    none.actor_trained = false;
+    log(rollout + 1, sampled, none, run_.version(), pace);
+    samples_.write(rollout + 1, std::move(sampled.rollout));
+    graded_.forget_before(rollout + 1);
+    evaluate_if_due(rollout + 1);
   }
 
   // Its `steps` are those of the whole run.
@@ -177,58 +223,19 @@ class RlRun {
       log_.say("warning " + text);
   }
 
-  // On the thread that samples, which reads nothing that training changes.
-  SampledRollout sample(const RolloutsAhead::Job& job, const rl::Watch& watch) {
-    std::map<int64_t, int64_t> times;
-    rl::GatedRollout gated = rl::gated_rollout(
-        sampling_parts_, gate_plan_, [&](int64_t first, int64_t count) { return request(job, first, count, times); },
-        watch);
-    SampledRollout sampled{.rollout = std::move(gated.rollout),
-                           .gates = gated.report,
-                           .rows_end = job.rows_begin + order_.rows_read(gated.report),
-                           .version = job.version.version()};
-    if (options_.log_passrate) sampled.pass_rates = rl::pass_rates(rewards_of(sampled.rollout), options_.n_samples);
-    sampled.masked = options_.mask_truncated ? rl::mask_truncated(sampled.rollout.trajectories) : 0;
-    return sampled;
-  }
-
-  void sample_ahead() {
+  void begin_sampling() {
     stream_.synchronize();  // what another stream is about to read is there
-    ahead_.emplace(run_.iteration(), run_.data_position(),
-                   [this](const RolloutsAhead::Job& job, const std::function<bool()>& stopping) {
-                     return sample(job, {.progress =
-                                             [this](int64_t done, int64_t of) {
-                                               sampling_ = {static_cast<int32_t>(done), static_cast<int32_t>(of)};
-                                             },
-                                         .interrupted = stopping});
-                   });
-  }
-
-  SampledRollout next_sampled(int64_t rollout) {
-    if (!ahead_) {
-      SampledRollout sampled =
-          sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_->pin(rollout)},
-                 watch(rollout, "sampling"));
-      sampler_.release_memory();  // training needs it
-      return sampled;
-    }
-    while (ahead_->next() < total_ && ahead_->next() <= rollout + staleness_.most_ahead() &&
-           versions_->has(ahead_->next()))
-      ahead_->begin(versions_->pin(ahead_->next()));
-    return ahead_->take([&] { wait_for_samples(rollout); });
-  }
-
-  void wait_for_samples(int64_t rollout) {
-    if (control_.interrupted()) throw Cancelled({.what = "interrupted"});
-    const SamplingProgress now = sampling_.load();
-    if (now.of > 0) watch(rollout, "sampling").report(now.done, now.of);
-  }
-
-  // What a log line says of the rollout that is trained on.
-  void look_at(const SampledRollout& sampled) {
-    gates_ = sampled.gates;
-    pass_rates_ = sampled.pass_rates;
-    masked_ = sampled.masked;
+    if (options_.debug.train_only)
+      source_ = std::make_unique<LoadedRollouts>(options_);
+    else if (options_.debug.rollout_only)
+      source_ = std::make_unique<RolloutsOfOneVersion>(sampling_, *versions_, run_, progress_);
+    else if (options_.async.on)
+      source_ = std::make_unique<ArrivingRollouts>(options_, prompts_, sampling_, parts_, run_, progress_);
+    else if (options_.partial.on)
+      source_ = std::make_unique<PartialRollouts>(options_, prompts_, sampling_, parts_, *versions_, run_, progress_);
+    else
+      source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_,
+                                                 kernels::chooses_by_time(stream_));
   }
 
   // What the next rollout is trained with.
@@ -254,57 +261,27 @@ class RlRun {
     });
   }
 
-  // `times`: of each row so far; one that comes again in this rollout gets samples of its own.
-  rl::RolloutRequest request(const RolloutsAhead::Job& job, int64_t first, int64_t count,
-                             std::map<int64_t, int64_t>& times) {
-    rl::RolloutRequest request{.params = {.sampling = sampling_params_,
-                                          .n = options_.n_samples,
-                                          .rollout = static_cast<uint32_t>(job.rollout)},
-                               .policy = job.version.version()->policy,
-                               .greedy_baseline = options_.advantage.estimator == rl::Estimator::remax,
-                               .on_reward_failure = options_.on_reward_failure};
-    for (const int64_t row : order_.rows(job.rows_begin, first, count)) {
-      request.prompts.push_back(prompts_.prompts[static_cast<size_t>(row)]);
-      request.prompts.back().first_sample = times[row]++ * options_.n_samples;
-      request.rows.push_back(prompts_.rows[static_cast<size_t>(row)]);
-    }
-    return request;
-  }
-
-  rl::Watch watch(int64_t rollout, const char* what) {
-    return {.progress =
-                [this, rollout, what](int64_t done, int64_t of) {
-                  log_.progress(fmt::format("rollout {}/{}: {} {}/{}", rollout + 1, total_, what, done, of));
-                },
-            .interrupted = [this] { return run_.interrupted(); }};
-  }
-
   // `version`: of the actor that was trained.
-  void log(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained, int64_t version,
+  void log(int64_t step, const SampledRollout& sampled, const rl::TrainReport& trained, int64_t version,
            const Pace& pace) {
-    // Sampled ahead, an iteration's sampling and training overlap.
+    const rl::RolloutReport& report = sampled.rollout.report;
     const double iteration_ms =
-        ahead_ ? iteration_.ms() : rollout.report.rollout_ms + rollout.report.reward_ms + trained.train_ms;
-    OrderedJson line = rollout_metrics(step, rollout, trained, iteration_ms);
-    if (!engine_.sampler().capabilities().exact_logprobs) add_mismatch(line, trained.mismatch);
-    if (options_.need_spread || options_.on_reward_failure == rl::RewardFailure::drop_group)
-      line.update({{"dynamic_sampling/rounds", gates_.rounds},
-                   {"dynamic_sampling/sampled_groups", gates_.sampled},
-                   {"dynamic_sampling/dropped_groups", gates_.dropped}});
-    line.update(order_.metrics());
-    if (options_.mask_truncated) line["masked_truncated"] = masked_;
-    add_pass_rates(line, "passrate/", pass_rates_);
-    if (options_.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
-    if (options_.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
-    if (algorithm_.correction.is_needed()) add_correction(line, trained);
-    if (run_.skipped_steps() > 0) line["abandoned_steps"] = run_.skipped_steps();  // of the run, so far
-    add_rollout_metrics(line, rollout.trajectories, version);
+        source_->overlaps() ? iteration_.ms() : report.rollout_ms + report.reward_ms + trained.train_ms;
+    OrderedJson line = iteration_line(options_, {.step = step,
+                                                 .sampled = sampled,
+                                                 .trained = trained,
+                                                 .version = version,
+                                                 .iteration_ms = iteration_ms,
+                                                 .exact_logprobs = sampled.exact_logprobs,
+                                                 .policys_logprobs = engine_.sampler().capabilities().policys_logprobs,
+                                                 .abandoned_steps = run_.skipped_steps()});
+    line.update(source_->metrics());
     add_memory(line, stream_);
     line.update(engine_.metrics());
     log_.write(line);
-    log_.say(rollout_text(step, total_, rollout, trained, iteration_ms, pace.left(step)));
-    if (rollout.report.reward_unknown > 0)
-      log_.say(unknown_rewards_text(step, total_, gates_.sampled * options_.n_samples, rollout.report, trained));
+    log_.say(rollout_text(step, total_, sampled.rollout, trained, iteration_ms, pace.left(step)));
+    if (report.reward_unknown > 0)
+      log_.say(unknown_rewards_text(step, total_, sampled.gates.sampled * options_.n_samples, report, trained));
   }
 
   int64_t num_rollouts() const {
@@ -327,45 +304,12 @@ class RlRun {
     return options;
   }
 
-  rollout::SamplingParams with_stop_ids(rollout::SamplingParams params) const {
-    params.stop_token_ids.insert(params.stop_token_ids.end(), base_.eos.begin(), base_.eos.end());
-    return params;
-  }
-
   int64_t num_prompts() const { return static_cast<int64_t>(prompts_.prompts.size()); }
 
-  void evaluate_if_due() {
-    const int64_t step = run_.iteration();
-    if (options_.eval_interval == 0) return;
-    const bool due = step == 0 ? options_.eval_before_train : step >= total_ || step % options_.eval_interval == 0;
-    if (!due || best_.evaluated >= step) return;
-    if (ahead_) run_.interruptible([&] { ahead_->wait_until_idle([&] { wait_for_samples(step); }); });
-    std::optional<double> deciding;
-    for (size_t i = 0; i < held_out_.size(); ++i) {
-      const EvalResult result = run_.interruptible(
-          [&] { return held_out_.evaluate(i, sampler_, versions_->newest(), judge_, log_, control_); });
-      sampler_.release_memory();
-      if (i == held_out_.deciding()) deciding = result.accuracy;
-      if (step == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
-      log_.write(held_out_.line(i, step, result));
-      log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", held_out_.name(i), step,
-                           accuracy_text(result), result.response_len));
-    }
-    // The smallest share of wrong answers is the lowest loss.
-    best_.evaluated = step;
-    const bool better = deciding && best_.add(step, 1 - *deciding, 0);
-    run_.set_evaluations(best_.json());
-    if (!better || !options_.save_best) return;
-    run_.save();
-    mark_best();
-  }
-
-  // A run resumed from elsewhere need not have the best checkpoint in its own directory.
-  void mark_best() {
-    if (!run_.keeps()) return;
-    if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
-    checkpoint::mark_best(options_.save.save, best_.iteration);
-    run_.still_reads("best", best_.iteration);
+  void evaluate_if_due(int64_t rollouts) {
+    if (!evaluation_.is_due(rollouts)) return;
+    if (source_) run_.interruptible([&] { source_->rest(); });
+    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_);
   }
 
   const RlOptions& options_;
@@ -373,6 +317,7 @@ class RlRun {
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
   const EvalRewards eval_rewards_{options_};  // as well
   const StalenessRule staleness_ = options_.staleness;
+  const bool overlaps_ = !staleness_.is_synchronous() || options_.async.on;  // sampling and training
   Stream stream_;
   // Sampling has a stream of its own where training goes on meanwhile.
   const std::unique_ptr<Stream> sampling_stream_;
@@ -381,13 +326,11 @@ class RlRun {
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
   const HeldOutPrompts held_out_{options_, eval_rewards_, base_, tokenizer_};
-  PromptOrder order_;
   const int64_t total_;
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   // Loaded before memory is planned.
   const std::optional<Base> other_model_ = load_teacher_model(options_, base_, stream_, control_);
   TrainingRun run_;
-  const int64_t resumed_at_ = run_.iteration();
   RolloutEngine engine_;
   // Of several ranks: each generates and grades its share.
   rollout::DealtSampler dealt_sampler_{engine_.sampler(), group_, [this] { return run_.interrupted(); }};
@@ -395,30 +338,23 @@ class RlRun {
   rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
   rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
   std::optional<Critic> critic_;
+  rl::GradedSamples graded_;  // of rollouts that are not trained on yet
   versions::Store store_;
   std::optional<SampledVersions> versions_;  // made when the sinks are there
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
-  rl::RlParts parts_{sampler_, run_.trainer(), judge_, store_, &tokenizer_, policies_.reference(), policies_.teacher(),
-                     nullptr,  &group_};
-  rl::RlParts sampling_parts_ = parts_;  // of the thread that samples
+  rl::RlParts parts_{sampler_, run_.trainer(), judge_,  store_, &tokenizer_, policies_.reference(), policies_.teacher(),
+                     nullptr,  &group_,        &graded_};
+  RolloutSampling sampling_{options_, prompts_, base_.eos, parts_};
   rl::Algorithm algorithm_ = algorithm_of(options_);
-  const rl::GatePlan gate_plan_{.need_spread = options_.need_spread,
-                                .need_rewards = options_.on_reward_failure == rl::RewardFailure::drop_group,
-                                .groups = options_.rollout_batch_size,
-                                .prompts = std::max(options_.over_sampling, options_.rollout_batch_size),
-                                .max_rounds = options_.max_filter_rounds};
-  rl::GateReport gates_;  // of the last rollout, as the next two
-  std::vector<rl::PassRate> pass_rates_;
-  int64_t masked_ = 0;
   rl::TrainPlan train_plan_;
-  RolloutSamples samples_{control_.rank == 0 ? options_.save : SaveOptions(), run_.saved_iteration(), tokenizer_};
+  RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_, group_};
+  DebugDump dump_{options_.debug, control_.rank, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
-  BestSoFar best_ = BestSoFar::from(run_.evaluations(), "train_state.json: evaluations");
-  rollout::SamplingParams sampling_params_;
+  RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
+  RunProgress progress_{log_, run_, control_, total_};
   Stopwatch iteration_;
-  std::atomic<SamplingProgress> sampling_ = SamplingProgress();
-  std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
+  std::unique_ptr<RolloutSource> source_;  // last: it may have a thread that uses the others
 };
 
 }  // namespace

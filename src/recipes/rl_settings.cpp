@@ -34,6 +34,13 @@ OrderedJson rl_settings(const RlOptions& options, const PromptSet& prompts) {
   if (!options.staleness.is_synchronous())
     settings.update({{"--max-staleness", options.staleness.max_staleness},
                      {"--update-weights-interval", options.staleness.update_interval}});
+  if (options.partial.on)
+    settings.update({{"--partial-rollout-tokens", options.partial.tokens},
+                     {"--mask-offpolicy-in-partial-rollout", options.partial.mask_old}});
+  if (options.async.on)
+    settings.update({{"--fully-async", true},
+                     {"--max-weight-staleness", options.async.max_staleness.value_or(-1)},
+                     {"--use-rollout-logprobs", !options.async.recompute_policy}});
   settings.update(algorithm_settings(options));
   return settings;
 }

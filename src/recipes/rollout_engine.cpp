@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <ostream>
 
+#include "core/device_facts.h"
+#include "core/stopwatch.h"
 #include "net/child_process.h"
 #include "recipes/server_settings.h"
 #include "rollout/local/engine.h"
@@ -43,17 +45,21 @@ fs::Path adapter_directory(const RlOptions& options) {
   return std::filesystem::temp_directory_path() / fmt::format("lockstep-adapters-{}", ::getpid());
 }
 
+std::function<void(const std::string&)> noted(const Control& control) {
+  return [&control](const std::string& note) { *control.info << "note    " << note << std::endl; };
+}
+
 }  // namespace
 
 std::optional<EnginePlan> engine_plan(const RlOptions& options) {
-  if (options.engine.kind) return std::nullopt;
+  if (options.engine.kind || options.debug.train_only) return std::nullopt;
   return EnginePlan{options.kv_bytes};
 }
 
 struct RolloutEngine::Impl {
   virtual ~Impl() = default;
   virtual rollout::Sampler& sampler() = 0;
-  virtual versions::VersionSink& sink() = 0;
+  virtual versions::VersionSink* sink() = 0;  // null: nobody generates
   virtual OrderedJson metrics() const { return OrderedJson::object(); }
   std::unique_ptr<versions::DirectorySink> published;  // for others
 };
@@ -64,12 +70,48 @@ struct RolloutEngine::Local : Impl {
       : engine(base.model, {.kv_bytes = kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer},
                stream) {}
   rollout::Sampler& sampler() override { return engine; }
-  versions::VersionSink& sink() override { return memory; }
+  versions::VersionSink* sink() override { return &memory; }
   rollout::Engine engine;
   versions::MemorySink memory{engine.versions()};
 };
 
+// Of a run whose rollouts are loaded: there is nobody to ask.
+struct RolloutEngine::Nobody : Impl {
+  explicit Nobody(const Stream& stream) : none(has_exact_rows(stream)) {}
+  rollout::Sampler& sampler() override { return none; }
+  versions::VersionSink* sink() override { return nullptr; }
+
+  class NoSampler final : public rollout::Sampler {
+   public:
+    explicit NoSampler(bool exact) : exact_(exact) {}
+    rollout::Capabilities capabilities() const override { return {.exact_logprobs = exact_}; }
+    rollout::Ticket submit(rollout::SampleRequest /*request*/) override {
+      throw ConfigError({.what = "nothing is sampled in this run", .where = "DebugOptions::train_only"});
+    }
+    void release_memory() override {}
+
+   private:
+    std::span<const rollout::Event> next_events(rollout::Deadline /*deadline*/) override { return {}; }
+    void end(rollout::Ticket /*ticket*/) override {}
+    const bool exact_;
+  };
+  NoSampler none;
+};
+
 struct RolloutEngine::Remote : Impl {
+  // What reads servers' log-probs, where they are not the policy's.
+  void refuse_readers() const {
+    if (!options.engine.policy_logprobs_only) return;
+    const char* const reader = options.correction.is_needed()    ? "off-policy corrections"
+                               : options.checks.reads_logprobs() ? "a check of log-probs"
+                                                                 : nullptr;
+    if (reader == nullptr) return;
+    throw ConfigError({.what = "log-probs of servers that are not the policy's are read by nobody",
+                       .where = "RolloutEngineOptions::policy_logprobs_only",
+                       .got = reader,
+                       .attempt = "one without the other"});
+  }
+
   Remote(const RlOptions& run_options, const Base& run_base, Stream& run_stream, const Control& run_control)
       : options(run_options),
         base(run_base),
@@ -77,14 +119,16 @@ struct RolloutEngine::Remote : Impl {
         control(run_control),
         directory(adapter_directory(run_options)),
         ours(json_text(Json(service::hello(run_base, run_options.engine.build)))) {
+    refuse_readers();
     fs::require_writable_directory(directory);
     rollout::FleetOptions fleet_options = start();
-    fleet_options.on_note = [this](const std::string& note) { *control.info << "note    " << note << std::endl; };
+    fleet_options.on_note = noted(control);
     fleet_options.between = [this] { between(); };
+    fleet_options.stopping = [this] { return !connecting && control.interrupted(); };
     fleet.emplace(std::move(fleet_options));
   }
   rollout::Sampler& sampler() override { return *remote; }
-  versions::VersionSink& sink() override { return *files; }
+  versions::VersionSink* sink() override { return &*files; }
 
   void connect(const lora::AdapterVersion& like, std::span<const rollout::Prompt> prompts) {
     constexpr size_t kPrompts = 3;
@@ -92,7 +136,8 @@ struct RolloutEngine::Remote : Impl {
                                      .directory = directory,
                                      .write = writer(),
                                      .delivery = options.engine.delivery,
-                                     .equal_weights = options.checks.equal_servers};
+                                     .equal_weights = options.checks.equal_servers,
+                                     .any_logprobs = options.engine.policy_logprobs_only};
     for (size_t i = 0; i < std::min(kPrompts, prompts.size()); ++i) how.prompts.push_back(prompts[i].tokens);
     check.emplace(*fleet, std::move(how), base.model, stream);
     fleet->set_on_arrival([this, like](size_t server) {
@@ -106,26 +151,30 @@ struct RolloutEngine::Remote : Impl {
                      {.sampling = options.sampling,
                       .rank = lora::largest_rank(*like.layout),
                       .delivery = options.engine.delivery,
-                      .force = options.engine.force});
+                      .force = options.engine.force,
+                      .any_logprobs = options.engine.policy_logprobs_only});
       check->at_arrival(server, like);
+      if (exact) require_exact(server);
     });
     fleet->connect();
     connecting = false;
     const rollout::ServerFacts& facts = fleet->servers().front().facts;
-    const bool exact = is_exact(facts);
-    if (exact && check->report().noise != 0)
-      throw versions::ServerFault({.what = "a server says that it is as this process, and its log-probs differ",
-                                   .where = fleet->servers().front().address.text(),
-                                   .got = fmt::format("{:.3g}", check->report().noise)});
+    exact = is_exact(facts);
+    if (exact) require_exact(0);
     remote.emplace(*fleet, rollout::Capabilities{.exact_logprobs = exact,
-                                                 .logprobs = facts.logprobs.value_or(rollout::LogprobKind::tempered)});
+                                                 .logprobs = facts.logprobs.value_or(rollout::LogprobKind::tempered),
+                                                 .policys_logprobs = !options.engine.policy_logprobs_only});
     files.emplace(*fleet,
                   versions::AdapterSinkOptions{.directory = directory,
                                                .name = options.engine.adapter_name,
                                                .write = writer(),
                                                .delivery = options.engine.delivery},
-                  [this](const versions::Version& version) { check->at_sync(version); });
-    describe(facts, exact);
+                  [this](const versions::Version& version) {
+                    const Stopwatch clock;
+                    check->at_sync(version);
+                    check_ms = clock.ms();
+                  });
+    describe(facts);
   }
 
   OrderedJson metrics() const override {
@@ -138,6 +187,7 @@ struct RolloutEngine::Remote : Impl {
   }
   OrderedJson server_metrics() const {
     return {{"engine_retries", remote->stats().retries},
+            {"sync_check_ms", check_ms},
             {"sync_noise", check->report().noise},
             {"sync_conclusive", check->report().conclusive},
             {"sync_inconclusive", check->report().inconclusive}};
@@ -150,7 +200,7 @@ struct RolloutEngine::Remote : Impl {
     switch (options.engine.delivery) {
       case rollout::Delivery::adapter_files: break;
       case rollout::Delivery::adapter_tensors: return versions::payload_writer(std::move(copy), stream);
-      case rollout::Delivery::weight_files: return versions::merged_writer(base, stream);
+      case rollout::Delivery::weight_files: return versions::merged_writer(base, stream, control.interrupted);
     }
     return versions::adapter_writer(std::move(copy), stream);
   }
@@ -196,7 +246,23 @@ struct RolloutEngine::Remote : Impl {
     return fmt::format("log-probs differ by {:.2g} on average; ", check->report().noise);
   }
 
-  void describe(const rollout::ServerFacts& facts, bool exact) const {
+  // Also of a server that was started again in the middle of a run.
+  void require_exact(size_t server) const {
+    const rollout::Fleet::Server& one = fleet->servers()[server];
+    if (!is_exact(one.facts))
+      throw versions::ServerFault(
+          {.what = "a server that was as this process is another one now, and its bits are not the run's any more",
+           .where = one.address.text(),
+           .got = one.facts.hello,
+           .wanted = ours,
+           .attempt = "start the server as it was, and resume the run"});
+    if (check->report().noise != 0)
+      throw versions::ServerFault({.what = "a server says that it is as this process, and its log-probs differ",
+                                   .where = one.address.text(),
+                                   .got = fmt::format("{:.3g}", check->report().noise)});
+  }
+
+  void describe(const rollout::ServerFacts& facts) const {
     std::vector<std::string> addresses;
     for (const auto& server : fleet->servers()) addresses.push_back(server.address.text());
     *control.info << fmt::format("engine  {} {} at {}: {}\n", rollout::engine_name(*options.engine.kind), facts.version,
@@ -214,6 +280,8 @@ struct RolloutEngine::Remote : Impl {
   const fs::Path directory;
   const std::string ours;  // hello
   bool connecting = true;  // nothing has been trained that an interrupt could leave half done
+  double check_ms = 0;     // of the last sync: the comparison
+  bool exact = false;      // the servers' log-probs are the trainer's, bit for bit
   std::optional<net::ChildProcess> child;
   std::optional<rollout::Fleet> fleet;
   std::optional<versions::ServerCheck> check;
@@ -224,7 +292,9 @@ struct RolloutEngine::Remote : Impl {
 RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const text::Tokenizer& tokenizer,
                              std::optional<int64_t> kv_bytes, const lora::AdapterVersion& like,
                              std::span<const rollout::Prompt> prompts, Stream& stream, const Control& control) {
-  if (options.engine.kind) {
+  if (options.debug.train_only) {
+    impl_ = std::make_unique<Nobody>(stream);
+  } else if (options.engine.kind) {
     auto remote = std::make_unique<Remote>(options, base, stream, control);
     remote->connect(like, prompts);
     impl_ = std::move(remote);
@@ -233,13 +303,14 @@ RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const t
   }
   constexpr int64_t kKept = 2;
   if (!options.publish_dir.empty() && control.rank == 0)
-    impl_->published = std::make_unique<versions::DirectorySink>(options.publish_dir, kKept,
-                                                                 versions::CopyOptions{.base_name = base.name}, stream);
+    impl_->published = std::make_unique<versions::DirectorySink>(
+        options.publish_dir, kKept, versions::CopyOptions{.base_name = base.name}, stream,
+        versions::Patience{.on_note = noted(control), .stopping = control.interrupted});
 }
 RolloutEngine::~RolloutEngine() = default;
 
 void RolloutEngine::add_sinks(versions::Store& store) {
-  store.add(impl_->sink());
+  if (versions::VersionSink* sink = impl_->sink()) store.add(*sink);
   if (impl_->published) store.add(*impl_->published);
 }
 

@@ -1,5 +1,6 @@
-// Who generates in a run: the engine of this process, or servers that were there or are started. The loop sees a
-// Sampler, and the store gets the sinks that bring versions to it.
+// Who generates in a run: the engine of this process, or servers that were there or are started; nobody where rollouts
+// are loaded (DebugOptions::train_only). The loop sees a Sampler, and the store gets the sinks that bring versions to
+// it.
 #pragma once
 
 #include <functional>
@@ -14,7 +15,7 @@
 
 namespace lockstep::recipes {
 
-// What the engine takes of the device; nothing where servers generate.
+// What the engine takes of the device; nothing where servers generate, or nobody does.
 std::optional<EnginePlan> engine_plan(const RlOptions& options);
 
 class RolloutEngine {
@@ -37,6 +38,7 @@ class RolloutEngine {
  private:
   struct Impl;
   struct Local;
+  struct Nobody;
   struct Remote;
   std::unique_ptr<Impl> impl_;
 };

@@ -10,31 +10,17 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <vector>
 
+#include "core/stopwatch.h"
+#include "recipes/rollout_sampling.h"
 #include "recipes/staleness.h"
-#include "rl/gate.h"
-#include "rl/pass_rate.h"
 
 namespace lockstep::recipes {
-
-struct SampledRollout {
-  rl::Rollout rollout;
-  rl::GateReport gates;
-  int64_t rows_end = 0;            // of the data: where the next rollout begins
-  versions::Version version = {};  // that sampled it
-  std::vector<rl::PassRate> pass_rates = {};
-  int64_t masked = 0;  // samples (rl::mask_truncated)
-};
 
 // One thread samples the rollouts in their order, one at a time. All functions are for the thread that made it.
 class RolloutsAhead {
  public:
-  // What a rollout is sampled with; `rows_begin`: its first row of the data.
-  struct Job {
-    int64_t rollout = 0, rows_begin = 0;
-    versions::Pin version = {};
-  };
+  using Job = SamplingJob;
   // Runs on the thread of this object; ends early with Cancelled when stopping() is true.
   using Sample = std::function<SampledRollout(const Job&, const std::function<bool()>& stopping)>;
 
@@ -48,6 +34,10 @@ class RolloutsAhead {
   // The oldest rollout that was begun and not taken. `waiting` is called several times a second until it is there, and
   // may throw; the rollout can be taken again then. What sampling it threw: the rollouts after it are lost, too.
   SampledRollout take(const std::function<void()>& waiting = {});
+  // Waits until what is being sampled has been under way for so long that a training of `train_ms` beside it will end
+  // as it does, if it takes as long as the one before: at its end few samples are left, which leave a GPU idle, and at
+  // its beginning they fill it. Returns at once where nothing is being sampled or was before. `waiting` as above.
+  void wait_for_tail(double train_ms, const std::function<void()>& waiting = {});
   // Waits until nothing is being sampled, so that another thread may use the sampler. What begins later runs again.
   void wait_until_idle(const std::function<void()>& waiting = {});
 
@@ -55,6 +45,7 @@ class RolloutsAhead {
   void run();
   template <class Done>
   void wait(std::unique_lock<std::mutex>& lock, const std::function<void()>& waiting, const Done& done);
+  bool is_tail(double train_ms) const;  // the lock is held
 
   const Sample sample_;
   int64_t next_;
@@ -65,6 +56,8 @@ class RolloutsAhead {
   std::deque<SampledRollout> done_;
   std::exception_ptr failure_;
   bool sampling_ = false;
+  Stopwatch sampling_since_;
+  double last_ms_ = 0;  // that sampling the one before took; 0: there was none
   std::atomic<bool> stopping_ = false;
   std::thread thread_;  // last: it uses the others
 };

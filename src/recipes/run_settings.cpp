@@ -47,6 +47,8 @@ OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOption
                        {"--numerics", numerics == Numerics::fast ? "fast" : "exact"}};
   // Checkpoints of runs with the usual number do not name it.
   if (training.gradient_lanes != train::kGradientLanes) settings["--gradient-lanes"] = training.gradient_lanes;
+  if (training.balance == train::Balance::tokens) settings["--balance-data"] = true;
+  if (training.balance == train::Balance::flops) settings["--balance-by-flops"] = true;
   return settings;
 }
 

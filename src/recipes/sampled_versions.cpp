@@ -77,6 +77,14 @@ versions::Pin SampledVersions::pin(int64_t rollout) const {
   return store_.pin(lora::kActor, version_of(rollout));
 }
 
+versions::Version SampledVersions::find(int64_t version) const {
+  try {
+    return store_.pin(lora::kActor, version).version();
+  } catch (const versions::NoSuchVersion&) {
+    return nullptr;
+  }
+}
+
 std::vector<int64_t> SampledVersions::older_needed(int64_t iteration) const {
   std::vector<int64_t> versions;
   for (int64_t rollout = iteration; rollout <= iteration + rule_.most_ahead(); ++rollout)

@@ -22,6 +22,8 @@ class SampledVersions {
   bool has(int64_t rollout) const;  // the version that this rollout samples with
   versions::Pin pin(int64_t rollout) const;
   const lora::PolicyId& newest() const { return newest_; }
+  versions::Pin pin_newest() const { return store_.pin(lora::kActor, newest_.version); }
+  versions::Version find(int64_t version) const;  // null: it is not held any more
 
  private:
   int64_t version_of(int64_t rollout) const;

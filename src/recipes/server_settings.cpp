@@ -10,10 +10,15 @@ namespace {
 
 using rollout::EngineKind, rollout::LogprobKind;
 
+constexpr const char* kOrUnread = ", or RolloutEngineOptions::policy_logprobs_only";
+
 [[noreturn]] void lacks(const std::string& where, const std::string& what, const std::string& got,
-                        const std::string& wanted) {
-  throw ConfigError(
-      {.what = what, .where = where, .got = got, .wanted = wanted, .attempt = "start the server with " + wanted});
+                        const std::string& wanted, const std::string& or_else = "") {
+  throw ConfigError({.what = what,
+                     .where = where,
+                     .got = got,
+                     .wanted = wanted,
+                     .attempt = "start the server with " + wanted + or_else});
 }
 
 bool cuts(const rollout::SamplingParams& s) {
@@ -25,7 +30,8 @@ void check_logprobs(EngineKind kind, const std::string& where, const rollout::Se
   if (facts.logprobs == LogprobKind::raw && sampling.temperature != 1)
     lacks(where, "the server's log-probs are those before the temperature",
           fmt::format("raw log-probs, temperature {:g}", sampling.temperature),
-          kind == EngineKind::vllm ? "--logprobs-mode processed_logprobs" : "log-probs after the temperature");
+          kind == EngineKind::vllm ? "--logprobs-mode processed_logprobs" : "log-probs after the temperature",
+          kOrUnread);
   if (!cuts(sampling)) return;
   if (facts.logprobs == LogprobKind::processed)
     throw ConfigError(
@@ -33,13 +39,15 @@ void check_logprobs(EngineKind kind, const std::string& where, const rollout::Se
          .where = where,
          .got = fmt::format("top_p {:g}, top_k {}, min_p {:g}", sampling.top_p, sampling.top_k, sampling.min_p),
          .wanted = "rollouts with top_p 1, top_k -1 and min_p 0",
-         .attempt = "these, or temperature 1 and a server with --logprobs-mode raw_logprobs"});
+         .attempt = std::string("these, or temperature 1 and a server with --logprobs-mode raw_logprobs") + kOrUnread});
   if (!facts.logprobs)
     throw ConfigError(
         {.what = "the server does not say whether its log-probs are those before or after top-p and top-k",
          .where = where,
          .wanted = "an answer to /server_info",
-         .attempt = "VLLM_SERVER_DEV_MODE=1 in the server's environment, or rollouts without top-p and top-k"});
+         .attempt =
+             std::string("VLLM_SERVER_DEV_MODE=1 in the server's environment, rollouts without top-p and top-k") +
+             kOrUnread});
 }
 
 }  // namespace
@@ -64,7 +72,7 @@ void check_settings(EngineKind kind, const std::string& where, const rollout::Se
   if (facts.data_parallel && *facts.data_parallel > 1)
     lacks(where, "a server of several replicas loads a version in one of them", std::to_string(*facts.data_parallel),
           sglang ? "--dp-size 1" : "--data-parallel-size 1");
-  check_logprobs(kind, where, facts, asked.sampling);
+  if (!asked.any_logprobs) check_logprobs(kind, where, facts, asked.sampling);
   if (asked.delivery == rollout::Delivery::weight_files) {
     if (!facts.quantized || asked.force) return;
     throw ConfigError(

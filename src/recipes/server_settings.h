@@ -12,7 +12,8 @@ struct AskedOfServer {
   int64_t rank = 0;
   int64_t versions = 2;  // that it holds at once: the one in use and the next
   rollout::Delivery delivery = rollout::Delivery::adapter_files;
-  bool force = false;  // RolloutEngineOptions::force
+  bool force = false;         // RolloutEngineOptions::force
+  bool any_logprobs = false;  // RolloutEngineOptions::policy_logprobs_only
 };
 
 // ConfigError naming the server and its flag: adapters are off, too few or too small, or weights are to take the place

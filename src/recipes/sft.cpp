@@ -11,6 +11,7 @@
 #include "parallel/agree.h"
 #include "recipes/adapter.h"
 #include "recipes/held_out.h"
+#include "recipes/join_ranks.h"
 #include "recipes/preference.h"
 #include "recipes/rollout_metrics.h"
 #include "recipes/run_log.h"
@@ -65,7 +66,7 @@ class SftRun {
         control_(control),
         stream_(stream_options(options.base)),
         base_(load_base(options.base, stream_, control)),
-        group_(*(group = control.join(rank_identity(base_, stream_)))),
+        group_(*(group = join_ranks(control, base_, stream_, options.training.ranks))),
         preference_(options, base_, group_, control),
         data_(options.prompt_data, base_, options.rows, row_kind(options.loss), control),
         held_out_(options, base_, preference_, control),

@@ -69,7 +69,8 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                       .dropout = static_cast<float>(adapter.config.dropout),
                       .lr_ratio = optimizer.loraplus_lr_ratio,
                       .seed = training.seed,
-                      .gradient_lanes = training.gradient_lanes};
+                      .gradient_lanes = training.gradient_lanes,
+                      .balance = training.balance};
   trainer_ =
       std::make_unique<train::Trainer>(base.model, start.layout, start.weights, trainer_options_, stream, *group_);
   version_ = start.policy.version;
@@ -155,7 +156,7 @@ void TrainingRun::keep_trainer(const std::string& name, train::Trainer& trainer)
   }
   beside_.emplace_back(&trainer, trainer.steps());
   keep_policy(name, [&trainer] { return trainer.adapter(); });
-  keep(part, [&trainer] { return moments_part(trainer.state()); });
+  keep(part, [this, &trainer, name] { return moments_part(trainer, name, snapshot_memory_); });
 }
 
 void TrainingRun::still_reads(const std::string& name, std::optional<int64_t> iteration) {
@@ -242,23 +243,28 @@ void TrainingRun::completed(int64_t rows) {
   skipped_at_iteration_ = skipped_steps_;
 }
 
-TrainingSnapshot TrainingRun::snapshot() const {
+TrainingSnapshot TrainingRun::snapshot() {
   TrainingSnapshot snapshot(iteration_);
-  snapshot.add_policy(lora::kActor, trainer_->adapter(), version_, base_);
+  snapshot.add_policy(lora::kActor, trainer_->adapter(), version_, base_, snapshot_memory_);
   for (const auto& [name, adapter] : policies_) {
     const lora::AdapterVersion version = adapter();
     // One that nobody published has no number of its own.
-    snapshot.add_policy(name, version, version.policy.is_base() ? iteration_ : version.policy.version, base_);
+    snapshot.add_policy(name, version, version.policy.is_base() ? iteration_ : version.policy.version, base_,
+                        snapshot_memory_);
   }
-  train::Trainer::State moments = trainer_->state();
-  Json counters = {{"optimizer_steps", moments.steps}, {"version", version_},
-                   {"data_position", data_position_},  {"skipped_steps", skipped_at_iteration_},
-                   {"device", device_name(base_)},     {"settings", settings_}};
+  KeptPart moments = moments_part(*trainer_, lora::kActor, snapshot_memory_);
+  Json counters = {{"optimizer_steps", moments.json["optimizer_steps"]},
+                   {"version", version_},
+                   {"data_position", data_position_},
+                   {"skipped_steps", skipped_at_iteration_},
+                   {"device", device_name(base_)},
+                   {"settings", settings_}};
   if (!evaluations_.is_null()) counters["evaluations"] = evaluations_;
   snapshot.set_moments(std::move(moments));
   snapshot.set_counters(std::move(counters));
   snapshot.set_arguments(save_.arguments);
-  for (const auto& [name, part] : parts_) snapshot.add_part(name, part());
+  for (const auto& [name, part] : parts_)
+    if (KeptPart kept = part(); !kept.json.is_null()) snapshot.add_part(name, std::move(kept));
   return snapshot;
 }
 

@@ -89,7 +89,8 @@ class TrainingRun {
 
   // --- Parts: what a recipe adds to its checkpoints, under names of letters, digits, '.', '_' and '-'. ---
   // `part` is called whenever a checkpoint is made, at the end of an iteration, on the thread of the run; what its
-  // tensors point to stays as it is as long as KeptPart::memory lives. An earlier part of the name is replaced.
+  // tensors point to stays as it is as long as KeptPart::memory lives. An earlier part of the name is replaced. One
+  // whose JSON is null is not written.
   void keep(const std::string& name, std::function<KeptPart()> part);
   // What the checkpoint that this run goes on from kept; nullopt: nothing, or a fresh run. Its tensors live until
   // iterate().
@@ -116,7 +117,7 @@ class TrainingRun {
   void begin_save();
   void finish_save();
   bool save_requested() const;
-  TrainingSnapshot snapshot() const;
+  TrainingSnapshot snapshot();
 
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
@@ -140,6 +141,7 @@ class TrainingRun {
   std::vector<std::pair<train::Trainer*, int64_t>> beside_;
   int64_t iteration_ = 0, data_position_ = 0, version_ = 0, skipped_steps_ = 0;
   std::unique_ptr<CheckpointWriter> writer_;
+  SnapshotMemory snapshot_memory_;
   std::optional<int64_t> saving_;  // the iteration that the writer is at
   int64_t saved_iteration_ = 0;
   int64_t steps_at_iteration_ = 0, skipped_at_iteration_ = 0;  // when the last iteration was completed

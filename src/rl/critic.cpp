@@ -4,11 +4,14 @@
 
 #include "rl/advantage/gae.h"
 #include "rl/batch.h"
+#include "train/dealt_rows.h"
 
 namespace lockstep::rl {
 
-void set_values(std::span<train::Datum> datums, train::Trainer& critic, const train::Progress& between) {
-  auto values = critic.values(datums, between);
+void set_values(std::span<train::Datum> datums, train::Trainer& critic, const train::Progress& between,
+                parallel::Group* group) {
+  auto values = train::dealt_rows(group, datums,
+                                  [&](std::span<const train::Datum> share) { return critic.values(share, between); });
   for (size_t i = 0; i < datums.size(); ++i) datums[i].values = std::move(values[i]);
 }
 

@@ -28,8 +28,10 @@ struct CriticReport {
   int64_t abandoned_steps = 0;
 };
 
-// Sets values of each datum. `between` may throw.
-void set_values(std::span<train::Datum> datums, train::Trainer& critic, const train::Progress& between = {});
+// Sets values of each datum. `between` may throw. With a group it is collective, and each rank computes a share
+// (train/dealt_rows.h).
+void set_values(std::span<train::Datum> datums, train::Trainer& critic, const train::Progress& between = {},
+                parallel::Group* group = nullptr);
 
 // One optimizer step per batch, in order, but for batches that learn nothing. Until the first step is about to change
 // the critic an interrupt is noticed; afterwards all steps are taken. The samples are reported as done, 0 to all.

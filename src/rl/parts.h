@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "rl/graded_samples.h"
 #include "rl/reward.h"
 #include "rl/teacher.h"
 #include "rollout/sampler.h"
@@ -23,6 +24,7 @@ struct RlParts {
   Teacher* teacher = nullptr;                       // of distillation, where the algorithm has one
   train::Trainer* critic = nullptr;                 // of ppo: its adapter has a value head
   parallel::Group* group = nullptr;                 // the ranks that train together; none: this one alone
+  GradedSamples* graded = nullptr;                  // what was sampled before is found and added here; none: nowhere
 };
 
 struct Watch {

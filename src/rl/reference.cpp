@@ -1,13 +1,13 @@
 #include "rl/reference.h"
 
-#include "train/dealt_logprobs.h"
+#include "train/dealt_rows.h"
 
 namespace lockstep::rl {
 
 void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between,
                       const lora::AdapterVersion* reference, parallel::Group* group) {
-  auto logprobs = group == nullptr ? actor.logprobs(datums, reference, between)
-                                   : train::dealt_logprobs(actor, *group, datums, reference, between);
+  auto logprobs = train::dealt_rows(
+      group, datums, [&](std::span<const train::Datum> share) { return actor.logprobs(share, reference, between); });
   for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(logprobs[i]);
 }
 

@@ -8,7 +8,7 @@
 namespace lockstep::rl {
 
 // Sets ref_logprobs of each datum; reference nullptr: the base. `between` may throw. With a group of several ranks it
-// is collective, and each rank computes a share (train/dealt_logprobs.h).
+// is collective, and each rank computes a share (train/dealt_rows.h).
 void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, const train::Progress& between = {},
                       const lora::AdapterVersion* reference = nullptr, parallel::Group* group = nullptr);
 

@@ -51,7 +51,10 @@ void RewardQueue::take(std::vector<Reward::Graded> graded) {
   for (Reward::Graded& of_ticket : graded) {
     const auto found = in_flight_.find(of_ticket.ticket);
     if (found == in_flight_.end()) continue;
-    for (size_t i = 0; i < found->second.size(); ++i) scores_[found->second[i]] = std::move(of_ticket.scores.at(i));
+    for (size_t i = 0; i < found->second.size(); ++i) {
+      Score& score = scores_[found->second[i]] = std::move(of_ticket.scores.at(i));
+      if (on_graded_) on_graded_(found->second[i], score);
+    }
     graded_ += found->second.size();
     in_flight_.erase(found);
   }

@@ -20,9 +20,12 @@ class RewardQueue {
 
   void add(size_t position, RewardSample sample);
   void poll();  // takes what is there, without waiting
+  // Calls this with each sample as soon as it is graded.
+  using OnGraded = std::function<void(size_t position, const Score& score)>;
+  void on_graded(OnGraded on_graded) { on_graded_ = std::move(on_graded); }
 
-  // Waits for all of them; every sample was added. The scores are in the order of positions. `between(graded)` is
-  // called again and again and may throw. ResourceError: a reward that lost a sample.
+  // Waits for all that were added; the others' scores are unknown. The scores are in the order of positions.
+  // `between(graded)` is called again and again and may throw. ResourceError: a reward that lost a sample.
   using Between = std::function<void(size_t graded)>;
   std::vector<Score> finish(const Between& between = {});
 
@@ -35,6 +38,7 @@ class RewardQueue {
   std::vector<size_t> missing_;        // of each group, samples that were not added yet
   std::unordered_map<Reward::Ticket, std::vector<size_t>> in_flight_;
   std::vector<Score> scores_;
+  OnGraded on_graded_;
   size_t graded_ = 0;
 };
 

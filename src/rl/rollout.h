@@ -24,8 +24,17 @@ struct RolloutRequest {
 
 // In flight. What else is done meanwhile, training and publishing included, changes none of its samples.
 struct PendingRollout {
+  // A sample of the rollout, as RlParts::graded had it.
+  struct Found {
+    int64_t prompt = 0, index = 0;
+    GradedSample graded;
+  };
   RolloutRequest request;
-  rollout::GroupTickets tickets;
+  std::vector<Found> found = {};
+  std::vector<int64_t> whole = {};                       // prompts all of whose samples are drawn
+  rollout::GroupTickets tickets;                         // of these
+  std::vector<std::pair<int64_t, int64_t>> single = {};  // prompt and index of the others that are drawn
+  rollout::GroupTickets single_tickets = {};
   rollout::GroupTickets greedy = {};
   Stopwatch since;
 };
@@ -54,7 +63,8 @@ struct Rollout {
 // What a report says of these samples, but for times and the first failure.
 RolloutReport summarize(std::span<const Trajectory> trajectories);
 
-// Asks the sampler for the samples. What Sampler::submit throws; nothing is in flight then.
+// Asks the sampler for the samples that RlParts::graded does not have. What Sampler::submit throws; nothing is in
+// flight then.
 PendingRollout rl_submit(RlParts& parts, RolloutRequest request);
 
 // Waits for the samples; each is handed to the reward when it, or its group, has finished. Cancelled when interrupted;

@@ -6,6 +6,7 @@
 #include "rl/batch.h"
 #include "rl/policy_logprobs.h"
 #include "rl/reference.h"
+#include "train/dealt_rows.h"
 
 namespace lockstep::rl {
 
@@ -16,11 +17,13 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
                                   const TrainPlan& plan, const Watch& watch, TrainReport& report) {
   const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   std::vector<train::Datum> datums = make_datums(rollout.trajectories);
-  set_policy_logprobs(datums, parts.actor, parts.sampler.capabilities().exact_logprobs, between);
+  rollout::Capabilities sampler = parts.sampler.capabilities();
+  sampler.exact_logprobs = sampler.exact_logprobs && !plan.recompute_policy;
+  set_policy_logprobs(datums, parts.actor, sampler, between, parts.group);
   if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference, parts.group);
   if (algorithm.needs_critic()) {
     if (plan.release_memory) parts.actor.release_memory();
-    set_values(datums, *parts.critic, between);
+    set_values(datums, *parts.critic, between, parts.group);
     if (plan.release_memory) parts.critic->release_memory();
   }
   report.correction = correct(datums, algorithm.correction);
@@ -35,18 +38,25 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
                    normalized_sum(rollout.trajectories, algorithm.objectives, algorithm.advantage.group),
                    {.group = {.center = false}});
   if (algorithm.distillation != 0) {
-    report.teacher_kl = distill(datums, parts.teacher->logprobs(datums, between), algorithm.distillation);
+    const auto teacher = train::dealt_rows(parts.group, datums, [&](std::span<const train::Datum> share) {
+      return parts.teacher->logprobs(share, between);
+    });
+    report.teacher_kl = distill(datums, teacher, algorithm.distillation);
     parts.teacher->release_memory();
   }
   return datums;
 }
 
-// By a forward of its own: the one of the step has dropout, or another version.
+// By a forward of its own: the one of the step has dropout, or other versions.
 void measure_apart(TrainReport& report, RlParts& parts, const Algorithm& algorithm,
-                   std::span<const train::Datum> datums, const lora::AdapterVersion* sampled_with, const Watch& watch) {
+                   std::span<const train::Datum> datums, std::span<const Trajectory> trajectories,
+                   const VersionOf& version_of, const Watch& watch) {
+  const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   const lora::AdapterVersion now = parts.actor.adapter();
-  const auto logprobs =
-      parts.actor.logprobs(datums, sampled_with ? sampled_with : &now, [&](int64_t) { watch.stop_if_interrupted(); });
+  const auto by_now = [&](std::span<const train::Datum> share) { return parts.actor.logprobs(share, &now, between); };
+  const auto logprobs = version_of ? logprobs_by_version(parts.actor, datums, trajectories, version_of, between)
+                                   : train::dealt_rows(parts.group, datums, by_now);
+  if (logprobs.empty()) return;  // a version is not there any more
   const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.reduction.per_token());
   report.logprob_diff = difference.mean;
   report.logprob_diff_max = difference.max;
@@ -58,12 +68,31 @@ struct PreparedStep {
   train::PolicyLoss loss;
 };
 
+// Each rank computes a share, whose two lists travel as one.
+std::vector<train::RowOutputs> row_outputs(RlParts& parts, std::span<const train::Datum> batch,
+                                           const lora::AdapterVersion& adapter, const train::Progress& between) {
+  const auto lists = train::dealt_rows(parts.group, batch, [&](std::span<const train::Datum> share) {
+    std::vector<std::vector<float>> joined;
+    for (train::RowOutputs& rows : parts.actor.row_outputs(share, &adapter, between)) {
+      joined.push_back(std::move(rows.logprob));
+      joined.back().insert(joined.back().end(), rows.entropy.begin(), rows.entropy.end());
+    }
+    return joined;
+  });
+  std::vector<train::RowOutputs> outputs;
+  for (const std::vector<float>& list : lists) {
+    const auto middle = list.begin() + static_cast<ptrdiff_t>(list.size() / 2);
+    outputs.push_back({.logprob = {list.begin(), middle}, .entropy = {middle, list.end()}});
+  }
+  return outputs;
+}
+
 PreparedStep prepare_step(RlParts& parts, const Algorithm& algorithm, uint64_t seed,
                           std::span<const train::Datum> batch, const train::Progress& between, double& entropy_coef) {
   PreparedStep step{.chosen = {}, .loss = algorithm.loss};
   if (!algorithm.choice.is_needed() && !algorithm.entropy_control.on) return step;
   const lora::AdapterVersion now = parts.actor.adapter();
-  const std::vector<train::RowOutputs> outputs = parts.actor.row_outputs(batch, &now, between);
+  const std::vector<train::RowOutputs> outputs = row_outputs(parts, batch, now, between);
   if (algorithm.entropy_control.on) {
     const double entropy = train::mean_entropy(batch, outputs);
     entropy_coef = adapted_entropy(algorithm.entropy_control, entropy_coef, entropy);
@@ -143,7 +172,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
     }
     add_step(report, *taken, steps);
     // Only the first batch is trained by the version that sampled it.
-    if (step > 0 || plan.dropout || plan.sampled_with) continue;
+    if (step > 0 || plan.dropout || plan.version_of) continue;
     report.logprob_diff = taken->metrics.logprob_diff;
     report.logprob_diff_max = taken->metrics.logprob_diff_max;
   }
@@ -166,9 +195,10 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
                    static_cast<double>(datums.size()));
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
-  const bool apart = plan.dropout || plan.sampled_with;
+  const bool apart = plan.dropout || plan.version_of;
   if (apart && plan.measure_logprobs)
-    measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), plan.sampled_with, watch);
+    measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), rollout.trajectories,
+                  plan.version_of, watch);
   if (algorithm.needs_critic()) {
     if (plan.release_memory) parts.actor.release_memory();
     report.critic = train_critic(*parts.critic, datums, critic_plan(algorithm, plan), watch);

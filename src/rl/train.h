@@ -9,6 +9,7 @@
 #include "rl/mismatch.h"
 #include "rl/rollout.h"
 #include "rl/train_observer.h"
+#include "rl/version_logprobs.h"
 #include "train/schedule.h"
 
 namespace lockstep::rl {
@@ -24,9 +25,12 @@ struct TrainPlan {
   // version that sampled, for the first step.
   bool dropout = false, measure_logprobs = false;
   TrainObserver* observer = nullptr;  // outlives the training; none: nobody looks
-  // The version that sampled the rollout, where it is not the trainer's: its log-probs are compared with this one's,
-  // if measure_logprobs. Null: it is.
-  const lora::AdapterVersion* sampled_with = nullptr;
+  // The versions that sampled the rollout, where they are not the trainer's: its log-probs are compared with theirs, if
+  // measure_logprobs. Empty: they are.
+  VersionOf version_of = {};
+  // The old log-probs of the ratio are those of the trainer's adapter, although the sampler's are exact: the proximal
+  // policy of the decoupled loss (arXiv 2505.24298), whose weight against the sampler's is Algorithm::correction.
+  bool recompute_policy = false;
   // Of the algorithm's critic: batches and loss are those of the plan and the algorithm. train_actor false: only the
   // critic learns, and nothing is published.
   train::Schedule critic_schedule = {};

@@ -26,6 +26,7 @@ enum class LogprobKind { raw, tempered, processed };
 struct Capabilities {
   bool exact_logprobs = false;  // they are the trainer's, bit for bit
   LogprobKind logprobs = LogprobKind::raw;
+  bool policys_logprobs = true;  // reported ones are the policy's, at the temperature; false: nobody should read them
   bool follow = false;           // SampleRequest::follow
   bool prompt_logprobs = false;  // SampleRequest::prompt_logprobs
 };

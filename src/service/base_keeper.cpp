@@ -27,11 +27,12 @@ const load::Base& BaseKeeper::whole(const std::shared_ptr<const load::Base>& bas
 
 // With working_.
 BaseKeeper::Report BaseKeeper::swap(load::Base next, const std::string& label) {
-  newest_ = next.model->version();
-  Report report{.base_version = newest_.number};
+  const lora::BaseVersion version = next.model->version();
+  Report report{.base_version = version.number};
   AdapterRegistry& adapters = serving_.adapters();
   // The engine must know the base before versions on it are published, and the old one until they are.
   report.outdated = adapters.rebase(next, [&] { serving_.set_base(next); });
+  newest_ = version;
   serving_.retire_bases();
   on_host_.reset();
   arriving_.clear();
@@ -151,9 +152,9 @@ void BaseKeeper::resume(Part part) {
   const std::lock_guard one_at_a_time(working_);
   if (part == Part::weights && on_host_) {
     load::Base back = load::moved_base(*on_host_, stream_->device(), *stream_);
-    on_host_.reset();
     serving_.set_base(back);
     serving_.adapters().move_base(back);
+    on_host_.reset();  // last: what fails can be tried again
   }
   const std::lock_guard lock(state_);
   (part == Part::keys ? keys_released_ : weights_released_) = false;

@@ -29,8 +29,7 @@ class BaseKeeper {
     std::vector<AdapterRegistry::Outdated> outdated;
   };
   // Blocks the calling thread, not the engine. An empty path is the directory that the base came from, wherever that
-  // is. `label`: what weight_version says from then on; empty: the base
-  // version's number. Errors change nothing: ConfigError (a path outside the root), and those of load::updated_base.
+  // is. `label`: what weight_version says from then on; empty: the base version's number. Errors change nothing: ConfigError (a path outside the root), and those of load::updated_base.
   Report load_directory(const std::string& path, const std::string& label);
   // Some tensors or all, in host memory. While there is no base, they are kept until every tensor has come.
   Report load_tensors(const NamedTensors& tensors, const std::string& label, const std::string& where);

@@ -120,7 +120,9 @@ void Trainer::Impl::tell_rows(std::span<const Datum> datums, std::span<const flo
   size_t row = 0;
   for (size_t i = 0; i < datums.size(); ++i) {
     const auto rows = static_cast<size_t>(datums[i].size());
-    row_watch(open->next() + static_cast<int64_t>(i), logprob.subspan(row, rows),
+    const int64_t sample = open->next() + static_cast<int64_t>(i);
+    const std::vector<int64_t>& order = open->plan().order;
+    row_watch(order.empty() ? sample : order[static_cast<size_t>(sample)], logprob.subspan(row, rows),
               entropy.empty() ? entropy : entropy.subspan(row, rows));
     row += rows;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "train/loss.h"
 
@@ -15,6 +16,8 @@ struct StepPlan {
   // Of the step's loss (datums_per_term): lanes and micro-batches hold whole terms, so that B above counts terms.
   int64_t datums_per_term = 1;
   double divisor = 0;  // per_token: of the sum over all tokens; 0: weight_total
+  // Which of the caller's samples each sample of the step is, where it takes them in another order (train/balance.h).
+  std::vector<int64_t> order = {};
 };
 
 struct LossReport {

@@ -13,11 +13,18 @@ StepPlan step_plan(std::span<const Datum> datums, const Loss& loss, const Reduct
 
 StepReport train_step(Trainer& trainer, std::span<const Datum> datums, const Loss& loss, double lr,
                       const Reduction& reduction, const Progress& between) {
-  const SampleRange own = trainer.begin_step(step_plan(datums, loss, reduction));
+  StepPlan plan = step_plan(datums, loss, reduction);
+  plan.order = trainer.order_of(datums, plan.datums_per_term);
+  const SampleRange own = trainer.begin_step(plan);
   try {
-    if (own.size() > 0)
-      trainer.forward_backward(datums.subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size())), loss,
-                               between);
+    std::span<const Datum> mine = datums.subspan(static_cast<size_t>(own.begin), static_cast<size_t>(own.size()));
+    std::vector<Datum> moved;
+    if (!plan.order.empty()) {
+      for (int64_t i = own.begin; i < own.end; ++i)
+        moved.push_back(datums[static_cast<size_t>(plan.order[static_cast<size_t>(i)])]);
+      mine = moved;
+    }
+    if (own.size() > 0) trainer.forward_backward(mine, loss, between);
     return trainer.optim_step(lr);
   } catch (...) {
     trainer.abandon_step();

@@ -253,11 +253,22 @@ bool Trainer::whole() const {
 const lora::AdapterLayout& Trainer::layout() const {
   return *impl_->layout;
 }
+std::vector<int64_t> Trainer::order_of(std::span<const Datum> datums, int64_t datums_per_term) const {
+  const TrainerOptions& o = impl_->options;
+  if (o.balance == Balance::none) return {};
+  return balanced_order(datums, datums_per_term, o.gradient_lanes, o.balance, impl_->model->config());
+}
 
 Trainer::State Trainer::state() const {
   return {.steps = impl_->steps,
           .first_moment = host_copy(impl_->first_moment, impl_->stream),
           .second_moment = host_copy(impl_->second_moment, impl_->stream)};
+}
+
+int64_t Trainer::copy_moments(HostMirror& first, HostMirror& second) const {
+  first.copy(impl_->first_moment, impl_->first_moment.bytes(), impl_->stream);
+  second.copy(impl_->second_moment, impl_->second_moment.bytes(), impl_->stream);
+  return impl_->steps;
 }
 
 void Trainer::restore(int64_t steps, Buffer first_moment, Buffer second_moment) {

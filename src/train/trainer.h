@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "core/host_mirror.h"
 #include "model/train_pass.h"
 #include "parallel/group.h"
+#include "train/balance.h"
 #include "train/evaluation.h"
 #include "train/lane_range.h"
 #include "train/loss.h"
@@ -31,6 +33,7 @@ struct TrainerOptions {
   double lr_ratio = 1;                  // LoRA+: B learns with lr * lr_ratio. Source: arXiv 2402.12354
   uint64_t seed = 1234;                 // of dropout
   int gradient_lanes = kGradientLanes;  // 8, 16, 32 or 64; decides bits
+  Balance balance = Balance::none;      // of the lanes of a train_step; decides bits
 };
 
 using Progress = std::function<void(int64_t done)>;
@@ -40,8 +43,8 @@ struct RowOutputs {
   std::vector<float> logprob, entropy;
 };
 
-// Told of a datum's rows as the loss reads them; `sample` is its number in the step. Rows of weight 0 hold 0, and
-// `entropy` is empty where the loss reads none.
+// Told of a datum's rows as the loss reads them; `sample` is its number in the step (that of StepPlan::order). Rows of
+// weight 0 hold 0, and `entropy` is empty where the loss reads none.
 using RowWatch = std::function<void(int64_t sample, std::span<const float> logprob, std::span<const float> entropy)>;
 struct TrainerBatch;  // train/joint_step.h: several trainers in one pass
 
@@ -112,6 +115,8 @@ class Trainer {
   int64_t steps() const;  // completed optimizer steps
   bool whole() const;  // weights and moments are what these left: false once an update failed midway, until restore()
   const lora::AdapterLayout& layout() const;
+  // The order in which a step takes these datums (TrainerOptions::balance); empty: as they are.
+  std::vector<int64_t> order_of(std::span<const Datum> datums, int64_t datums_per_term) const;
 
   // Moments (flat, adapter layout, host memory) for checkpoints. restore() needs matching sizes (ShapeError) and no
   // open step (ConfigError); with the weights of the same moment training goes on bit for bit.
@@ -120,6 +125,8 @@ class Trainer {
     Buffer first_moment, second_moment;
   };
   State state() const;
+  // The same into memory that is used again for each checkpoint; returns State::steps.
+  int64_t copy_moments(HostMirror& first, HostMirror& second) const;
   void restore(int64_t steps, Buffer first_moment, Buffer second_moment);
 
  private:

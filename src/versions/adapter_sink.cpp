@@ -4,7 +4,8 @@
 
 #include <filesystem>
 #include <random>
-#include <thread>
+
+#include "versions/patient_write.h"
 
 namespace lockstep::versions {
 
@@ -35,11 +36,11 @@ void AdapterSink::stage(const Version& version) {
                               .name = is_adapter ? name : "",
                               .directory = directory.string(),
                               .delivery = options_.delivery};
-    write(directory, version);
-    if (options_.delivery == Delivery::adapter_tensors)
+    const bool written = write(directory, version);
+    if (written && options_.delivery == Delivery::adapter_tensors)
       held.tensors = std::make_shared<const std::string>(fs::read_file(directory / kPayloadFile));
     fleet_.load(held);
-    if (on_staged_) on_staged_(version);
+    if (on_staged_ && !fleet_.stopping()) on_staged_(version);
   } catch (...) {
     fleet_.revert(policy);
     remove(directory);
@@ -48,20 +49,14 @@ void AdapterSink::stage(const Version& version) {
   places_.push_back({policy, directory});
 }
 
-// A disk that is full may have room again: nothing is lost by waiting.
-void AdapterSink::write(const fs::Path& directory, const Version& version) const {
-  const rollout::FleetOptions& options = fleet_.options();
-  const auto until = rollout::Fleet::Clock::now() + options.outage_timeout;
-  for (bool told = false;; told = true) try {
-      return options_.write(directory, *version);
-    } catch (const ResourceError& error) {
-      if (rollout::Fleet::Clock::now() > until) throw;
-      if (!told)
-        options.on_note(fmt::format("a version for the servers cannot be written, and is tried again for {} s: {}",
-                                    options.outage_timeout.count() / 1000, error.what()));
-      options.between();
-      std::this_thread::sleep_for(options.retry_interval);
-    }
+bool AdapterSink::write(const fs::Path& directory, const Version& version) const {
+  const rollout::FleetOptions& fleet = fleet_.options();
+  return write_patiently({.longest = fleet.outage_timeout,
+                          .retry_interval = fleet.retry_interval,
+                          .on_note = fleet.on_note,
+                          .between = fleet.between,
+                          .stopping = fleet.stopping},
+                         [&] { options_.write(directory, *version); });
 }
 
 void AdapterSink::commit(const lora::PolicyId& policy) {

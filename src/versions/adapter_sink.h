@@ -31,7 +31,8 @@ class AdapterSink final : public VersionSink {
   ~AdapterSink() override;  // unloads what is held and removes its files
 
   // Writes the files, has every server load them. While files cannot be written (a full disk) it tells so and tries
-  // again, for FleetOptions::outage_timeout. What Fleet::load throws; ResourceError: it could not be written.
+  // again, for FleetOptions::outage_timeout. What Fleet::load throws; ResourceError: it could not be written. A run
+  // that is being stopped waits for neither disk nor server.
   void stage(const Version& version) override;
   void commit(const lora::PolicyId& policy) override;
   void abort(const lora::PolicyId& policy) noexcept override;
@@ -40,7 +41,7 @@ class AdapterSink final : public VersionSink {
   std::vector<lora::PolicyId> held() const override;
 
  private:
-  void write(const fs::Path& directory, const Version& version) const;
+  bool write(const fs::Path& directory, const Version& version) const;
   void forget(const lora::PolicyId& policy) noexcept;
   void remove(const fs::Path& directory) noexcept;
 

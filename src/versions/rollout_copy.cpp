@@ -11,10 +11,11 @@ namespace {
 void check_plain(const lora::AdapterVersion& adapter, const CopyOptions& options) {
   const bool has_heads = adapter.extras && !adapter.extras->tensors.empty();
   if (!has_heads && (options.exact || adapter.layout->own.empty())) return;
-  throw ConfigError({.what = "this adapter has more than low-rank factors, which servers do not load",
-                     .where = lora::policy_text(adapter.policy),
-                     .got = "a magnitude, a bias, or a weight of its own",
-                     .attempt = "the local engine, or an adapter without them"});
+  throw ConfigError(
+      {.what = "this adapter has more than low-rank factors, which servers do not load",
+       .where = lora::policy_text(adapter.policy),
+       .got = "a magnitude, a bias, or a weight of its own",
+       .attempt = "RolloutEngineOptions::delivery as weights, the local engine, or an adapter without them"});
 }
 
 // [rows, cols] in the first rows and columns of a zeroed [to_rows, to_cols], times `scale`.

@@ -76,6 +76,8 @@ std::string ServerCheck::where(size_t server) const {
 ServerCheck::Scored ServerCheck::sample_one(size_t server, const std::string& adapter, size_t prompt,
                                             rollout::SamplingParams sampling) {
   sampling.logprob_temperature = sampling.temperature;
+  // What these leave of log-probs is no policy's.
+  sampling.top_p = 1, sampling.top_k = rollout::SamplingParams().top_k, sampling.min_p = 0;
   sampling.max_tokens = std::min(options_.tokens, sampling.max_tokens);
   const std::vector<int32_t>& tokens = options_.prompts[prompt];
   const rollout::SampleRequest request{
@@ -129,22 +131,33 @@ ServerCheck::Logprobs ServerCheck::score(std::span<const Scored> samples, const 
   return all;
 }
 
-ServerCheck::Distance ServerCheck::distance(std::span<const Scored> samples, const lora::AdapterVersion* wanted,
+// Of what the server reports.
+float ServerCheck::logprob_temperature(size_t server) const {
+  const bool is_raw = options_.any_logprobs && fleet_.servers()[server].facts.logprobs == rollout::LogprobKind::raw;
+  return is_raw ? 1 : options_.sampling.temperature;
+}
+
+ServerCheck::Distance ServerCheck::distance(size_t server, std::span<const Scored> samples,
+                                            const lora::AdapterVersion* wanted,
                                             const lora::AdapterVersion* other) const {
   Logprobs said;
   for (const Scored& sample : samples) said.push_back(sample.logprobs);
-  const float temperature = options_.sampling.temperature;
+  const float temperature = logprob_temperature(server);
   const Logprobs ours = score(samples, wanted, temperature), others = score(samples, other, temperature);
   return {mean_difference(said, ours), mean_difference(said, others), mean_difference(ours, others)};
 }
 
+bool ServerCheck::says_nothing(const Distance& distance) const {
+  return distance.between <= kTimesNoise * report_.noise || distance.between == 0;
+}
+
 void ServerCheck::compare_base(size_t server, std::span<const Scored> base) {
-  const double noise = distance(base, nullptr, nullptr).from_wanted;
+  const double noise = distance(server, base, nullptr, nullptr).from_wanted;
   Logprobs said;
   for (const Scored& sample : base) said.push_back(sample.logprobs);
   const Logprobs before = score(base, nullptr, 1);
   const double from_raw = mean_difference(said, before),
-               between = mean_difference(before, score(base, nullptr, options_.sampling.temperature));
+               between = mean_difference(before, score(base, nullptr, logprob_temperature(server)));
   const bool is_raw = from_raw < noise && between > kTimesNoise * from_raw;
   if (!(noise <= options_.max_noise) || is_raw)
     throw ServerFault({.what = "a server's log-probs of the base are not the trainer's",
@@ -157,18 +170,23 @@ void ServerCheck::compare_base(size_t server, std::span<const Scored> base) {
   report_.noise = std::max(report_.noise, noise);
 }
 
-// Of a server that has loaded it after the sync: nearer to the version than to the base.
+// Of a server that has loaded it after the sync: nearer to the version than to the base and to the version before.
 void ServerCheck::compare_newest(size_t server) {
   const rollout::HeldAdapter* const held = newest_ ? fleet_.find(newest_->policy) : nullptr;
   if (held == nullptr) return;
-  const Distance found = distance(sample(server, held->name), newest_.get(), nullptr);
-  const bool says_nothing = found.between <= kTimesNoise * report_.noise;
-  if (says_nothing ? found.from_wanted <= options_.max_noise : found.from_wanted < found.from_other) return;
-  throw ServerFault({.what = "a server does not compute the version that it was given",
-                     .where = where(server),
-                     .got = fmt::format("{:.4g} from {}, {:.4g} from the base", found.from_wanted,
-                                        lora::policy_text(newest_->policy), found.from_other),
-                     .wanted = "log-probs of the version that it says it has loaded"});
+  const std::vector<Scored> samples = sample(server, held->name);
+  std::vector<Version> others = {nullptr};
+  if (previous_) others.push_back(previous_);
+  for (const Version& other : others) {
+    const Distance found = distance(server, samples, newest_.get(), other.get());
+    if (says_nothing(found) ? found.from_wanted <= options_.max_noise : found.from_wanted < found.from_other) continue;
+    throw ServerFault(
+        {.what = "a server does not compute the version that it was given",
+         .where = where(server),
+         .got = fmt::format("{:.4g} from {}, {:.4g} from {}", found.from_wanted, lora::policy_text(newest_->policy),
+                            found.from_other, other ? lora::policy_text(other->policy) : "the base"),
+         .wanted = "log-probs of the version that it says it has loaded"});
+  }
 }
 
 void ServerCheck::at_arrival(size_t server, const lora::AdapterVersion& like) {
@@ -189,7 +207,7 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
   double size = kFirst;
   lora::AdapterVersion adapter = probe_adapter(like, leaf, size, *model_, stream_);
   const double wanted = std::max(kTimesNoise * report_.noise, 0.2);
-  for (int i = 0; i < kDoublings && distance(base, nullptr, &adapter).between < wanted; ++i)
+  for (int i = 0; i < kDoublings && distance(server, base, nullptr, &adapter).between < wanted; ++i)
     adapter = probe_adapter(like, leaf, size *= 2, *model_, stream_);
   const std::string name = fmt::format("lockstep-probe-{:08x}-{}", std::random_device()(), probes_++);
   const fs::Path directory = std::filesystem::absolute(options_.directory / name);
@@ -208,8 +226,12 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
     if (options_.delivery == rollout::Delivery::adapter_tensors)
       held.tensors = std::make_shared<const std::string>(fs::read_file(directory / kPayloadFile));
     fleet_.load_at(server, held);
-    found = distance(sample(server, held.name), &adapter, nullptr);
+    found = distance(server, sample(server, held.name), &adapter, nullptr);
+  } catch (const net::Unreachable&) {
+    remove();
+    throw;  // the fleet has it unload the probe when it is back
   } catch (...) {
+    if (!replaces_base) fleet_.unload_at(server, name);
     remove();
     throw;
   }
@@ -222,7 +244,7 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
        .where = fmt::format("{}: {}", where(server), leaf.empty() ? "all modules" : leaf),
        .got = fmt::format("{:.4g} from the adapter, {:.4g} from the base", found.from_wanted, found.from_other),
        .wanted = fmt::format("at most {:.4g} from the adapter", kClear * found.between + report_.noise),
-       .attempt = "LoraConfig::target_modules that the server supports"});
+       .attempt = "LoraConfig::target_modules that the server supports, or RolloutEngineOptions::delivery as weights"});
 }
 
 // vLLM on a CPU hands linear layers to a library and keeps empty tensors in their place, whose checksums say nothing.
@@ -260,7 +282,7 @@ void ServerCheck::compare_first(const Version& version) {
   for (size_t i = 0; i < fleet_.servers().size(); ++i) {
     if (!fleet_.servers()[i].up) continue;
     try {
-      const double noise = distance(sample(i, ""), version.get(), nullptr).from_wanted;
+      const double noise = distance(i, sample(i, ""), version.get(), nullptr).from_wanted;
       if (!(noise <= options_.max_noise))
         throw ServerFault({.what = "a server's log-probs of the first version are not the trainer's",
                            .where = where(i),
@@ -268,44 +290,50 @@ void ServerCheck::compare_first(const Version& version) {
                            .wanted = fmt::format("at most {:g}", options_.max_noise)});
       report_.noise = std::max(report_.noise, noise);
     } catch (const net::Unreachable& error) {
-      fleet_.lost(i, error.fault().got);
+      fleet_.lost_unchecked(i, error.fault().got);
     }
   }
 }
 
 void ServerCheck::at_sync(const Version& version) {
   newest_ = version;
+  previous_ = last_;
   if (options_.equal_weights) compare_checksums();
-  if (!last_) {
+  const bool is_first = !std::exchange(synced_, true);
+  if (is_first && options_.delivery == rollout::Delivery::weight_files) {
     last_ = version;
-    compare_first(version);
+    return compare_first(version);
   }
-  if (last_ == version) return;
   const rollout::HeldAdapter* const held = fleet_.find(version->policy);
-  bool conclusive = true;
+  int64_t compared = 0, silent = 0;
   for (size_t i = 0; i < fleet_.servers().size(); ++i) {
     if (!fleet_.servers()[i].up) continue;
     std::vector<Scored> samples;
     try {
       samples = sample(i, held->name);
     } catch (const net::Unreachable& error) {
-      fleet_.lost(i, error.fault().got);
+      fleet_.lost_unchecked(i, error.fault().got);
       continue;
     }
-    const Distance found = distance(samples, version.get(), last_.get());
-    if (found.between <= kTimesNoise * report_.noise || found.between == 0) {
-      conclusive = false;
+    const Distance found = distance(i, samples, version.get(), last_.get());
+    ++compared;
+    if (says_nothing(found)) {
+      ++silent;
       continue;
     }
     if (!(found.from_wanted < found.from_other))
       throw ServerFault(
-          {.what = "a server goes on with an older adapter",
+          {.what =
+               last_ ? "a server goes on with an older adapter" : "a server does not use the adapter that it loaded",
            .where = where(i),
            .got = fmt::format("{:.4g} from {}, {:.4g} from {}", found.from_wanted, lora::policy_text(version->policy),
-                              found.from_other, lora::policy_text(last_->policy)),
+                              found.from_other, last_ ? lora::policy_text(last_->policy) : "the base"),
            .wanted = "log-probs of the version that it says it has loaded"});
   }
-  ++(conclusive ? report_.conclusive : report_.inconclusive);
+  if (compared == 0) return;  // all of them are looked at again
+  const bool conclusive = silent == 0;
+  // A first version that has learned nothing yet is the base.
+  if (conclusive || !is_first) ++(conclusive ? report_.conclusive : report_.inconclusive);
   if (conclusive) last_ = version;
 }
 

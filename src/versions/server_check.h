@@ -6,10 +6,11 @@
 //                   rollouts' temperature and not at 1. Then every target module in turn gets a large known B, alone:
 //                   the server must follow, so the path, alpha and that module reach the model.
 //                   Weights replace a server's base, which is therefore not looked at: one probe with every module
-//                   comes first, and then the newest version, if the run has one.
-//   at each sync    the server must be nearer to the new version than to the one before. Where the trainer's two
-//                   versions differ by less than kTimesNoise times the noise, that says nothing: inconclusive, counted,
-//                   and the next is compared with the last version that was not.
+//                   comes first, and then the newest version, if the run has one. A server that arrives in the middle
+//                   of a run must be nearer to the newest version than to the base and to the version before it.
+//   at each sync    the server must be nearer to the new version than to the one before (the first: than to the base).
+//                   Where the trainer's two versions differ by less than kTimesNoise times the noise, that says
+//                   nothing: inconclusive, counted, and the next is compared with the last version that was not.
 #pragma once
 
 #include <map>
@@ -33,13 +34,16 @@ class ServerFault : public ResourceError {
 
 struct ServerCheckOptions {
   std::vector<std::vector<int32_t>> prompts;  // a few
-  rollout::SamplingParams sampling;           // as rollouts are sampled; the temperature is above 0
+  rollout::SamplingParams sampling;           // of rollouts: the temperature, above 0, and where they end
   int64_t tokens = 16;                        // of each answer
   double max_noise = 0.25;                    // mean |server - ours| on the base that is still taken for rounding
   fs::Path directory;                         // for the probes' files, which the servers can read
   VersionWriter write;                        // as versions are written and delivered
   rollout::Delivery delivery = rollout::Delivery::adapter_files;
   bool equal_weights = false;  // at each sync the servers' own checksums are compared
+  // A server that says that its log-probs are those before the temperature is compared with the trainer's before it:
+  // nothing else will read them.
+  bool any_logprobs = false;
 };
 
 class ServerCheck {
@@ -82,8 +86,10 @@ class ServerCheck {
   std::vector<Scored> sample(size_t server, const std::string& adapter);
   Scored sample_one(size_t server, const std::string& adapter, size_t prompt, rollout::SamplingParams sampling);
   Logprobs score(std::span<const Scored> samples, const lora::AdapterVersion* adapter, float temperature) const;
-  Distance distance(std::span<const Scored> samples, const lora::AdapterVersion* wanted,
+  float logprob_temperature(size_t server) const;
+  Distance distance(size_t server, std::span<const Scored> samples, const lora::AdapterVersion* wanted,
                     const lora::AdapterVersion* other) const;
+  bool says_nothing(const Distance& distance) const;
   void compare_base(size_t server, std::span<const Scored> base);
   void compare_newest(size_t server);
   void compare_checksums();
@@ -95,8 +101,9 @@ class ServerCheck {
   const ServerCheckOptions options_;
   const std::shared_ptr<const model::Model> model_;
   Stream& stream_;
-  Version last_;    // that a sync was conclusive about, or the first
-  Version newest_;  // of the last sync
+  bool synced_ = false;
+  Version last_;               // that a sync was conclusive about; none: the base
+  Version newest_, previous_;  // of the last sync, and what last_ was then
   Report report_;
   int64_t probes_ = 0;
   std::map<std::string, std::string> checksums_;  // of the base

@@ -14,8 +14,9 @@ VersionWriter adapter_writer(CopyOptions options, Stream& stream) {
   };
 }
 
-VersionWriter merged_writer(const load::Base& base, Stream& stream) {
-  return [&base, &stream](const fs::Path& directory, const lora::AdapterVersion& version) {
+VersionWriter merged_writer(const load::Base& base, Stream& stream, std::function<bool()> interrupted) {
+  return [&base, &stream, interrupted = std::move(interrupted)](const fs::Path& directory,
+                                                                const lora::AdapterVersion& version) {
     checkpoint::HfDirectory weights(base.path);
     weights.open_weights();
     fs::write_directory_atomic(directory, [&](const fs::Path& fresh) {
@@ -23,7 +24,7 @@ VersionWriter merged_writer(const load::Base& base, Stream& stream) {
       {
         write_rollout_copy(aside, version, {.base_name = base.name, .exact = true}, stream);
         const load::AdapterFactors factors{checkpoint::PeftDirectory(aside)};
-        load::Merge({}, weights, factors, stream).write(fresh, {});
+        load::Merge({}, weights, factors, stream).write(fresh, {.stopped = interrupted});
       }
       std::filesystem::remove_all(aside);
     });

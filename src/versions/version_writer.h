@@ -17,8 +17,10 @@ using VersionWriter = std::function<void(const fs::Path& directory, const lora::
 VersionWriter adapter_writer(CopyOptions options, Stream& stream);
 
 // A Hugging Face directory of the base with the adapter merged into it, tensor by tensor: memory holds the adapter and
-// a few pieces. Magnitudes, biases and saved weights are merged, too. DTypeError: the base is quantized.
-VersionWriter merged_writer(const load::Base& base, Stream& stream);
+// a few pieces. Magnitudes, biases and saved weights are merged, too. DTypeError: the base is quantized. Cancelled:
+// `interrupted` said so, and nothing is left.
+VersionWriter merged_writer(
+    const load::Base& base, Stream& stream, std::function<bool()> interrupted = [] { return false; });
 
 // A file kPayloadFile: the body of SGLang's /load_lora_adapter_from_tensors without the adapter's name, with the
 // tensors of write_rollout_copy (versions/tensor_payload.h).

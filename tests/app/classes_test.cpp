@@ -98,10 +98,10 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 
 TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
-      "--use-critic --partial-rollout --custom-generate-function-path a.b --num-experts 8 --train-backend fsdp "
+      "--use-critic --session-server --custom-generate-function-path a.b --num-experts 8 --train-backend fsdp "
       "--loss-type custom_loss --sglang-quantization "
       "fp8",
-      {"not available yet: --use-critic, --partial-rollout, --num-experts, --train-backend fsdp, "
+      {"not available yet: --use-critic, --session-server, --num-experts, --train-backend fsdp, "
        "--loss-type custom_loss, "
        "--sglang-quantization fp8; Python is not run for: "
        "--custom-generate-function-path"});

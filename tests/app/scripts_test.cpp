@@ -12,6 +12,7 @@
 #include "cli/parse.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
+#include "recipes/layout.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::cli {
@@ -23,7 +24,7 @@ bool has_note(const std::vector<std::string>& notes, const std::string& flag) {
 
 // As the error of the list as it stands says.
 constexpr char kGsm8kWithout[] = " --without actor-num-gpus-per-node";
-constexpr char kDapoWithout[] = " --without actor-num-gpus-per-node,tensor-model-parallel-size";
+constexpr char kDapoWithout[] = " --without tensor-model-parallel-size";
 
 void expect_not_available(const std::string& launch, const std::string& what, const std::string& without) {
   try {
@@ -36,8 +37,11 @@ void expect_not_available(const std::string& launch, const std::string& what, co
   }
 }
 
-TEST(Scripts, Gsm8kLaunchNeedsALayout) {
-  expect_not_available(kGsm8kLaunch, "--actor-num-gpus-per-node 8", kGsm8kWithout);
+TEST(Scripts, Gsm8kLaunchAsksForEightGpus) {
+  const recipes::Layout layout = recipes::layout_of(parse_train(words(kGsm8kLaunch)).options.training);
+  EXPECT_EQ(layout.ranks(), 8);
+  EXPECT_EQ(layout.devices_per_host, 8);
+  EXPECT_EQ(layout.engine_devices, 0);
 }
 
 TEST(Scripts, Gsm8kLaunchWritesARunOfWandb) {
@@ -96,8 +100,8 @@ TEST(Scripts, Gsm8kLaunchBecomesOptions) {
 
 TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
   const auto command = parse_train(words(std::string(kGsm8kLaunch) + kGsm8kWithout));
-  for (const char* flag : {"--colocate", "--megatron-to-hf-mode", "--optimizer", "--actor-num-gpus-per-node 8",
-                           "--use-wandb", "--wandb-host", "--tensor-model-parallel-size", "--sequence-parallel",
+  for (const char* flag : {"--megatron-to-hf-mode", "--optimizer", "--actor-num-gpus-per-node", "--use-wandb",
+                           "--wandb-host", "--tensor-model-parallel-size", "--sequence-parallel",
                            "--sglang-mem-fraction-static", "--attention-backend", "--use-dynamic-batch-size"})
     EXPECT_TRUE(has_note(command.notes, flag)) << flag;
   const std::vector<std::pair<std::string, std::string>> shape = {{"swiglu", "true"},
@@ -117,7 +121,7 @@ TEST(Scripts, Gsm8kLaunchSaysWhatItsOtherFlagsBecame) {
   EXPECT_EQ(command.shape, shape);
 }
 
-constexpr char kDapoMissing[] = "--actor-num-gpus-per-node 4, --tensor-model-parallel-size 2";
+constexpr char kDapoMissing[] = "--tensor-model-parallel-size 2";
 
 TEST(Scripts, DapoLaunchEndsInOneErrorThatNamesWhatIsMissing) {
   expect_not_available(kDapoLaunch, kDapoMissing, kDapoWithout);
@@ -154,8 +158,9 @@ TEST(Scripts, Gsm8kLaunchPassesDryRun) {
         "batch       256 samples a step, 1 steps a rollout, 100 rollouts",
         "AdamW lr 1e-05 (constant), betas 0.9 0.98, eps 1e-08, weight decay 0.1, clip 1",
         "            100 optimizer steps", "save        nothing (no --save)", "compatibility flags",
-        "  --colocate: ", "  --sglang-mem-fraction-static: an engine setting"})
+        "  --actor-num-gpus-per-node: left out (--without)", "  --sglang-mem-fraction-static: an engine setting"})
     EXPECT_NE(printed.find(part), std::string::npos) << part << "\nis not in\n" << printed;
+  EXPECT_EQ(printed.find("layout "), std::string::npos) << "one rank has none";
   EXPECT_EQ(dir.entries(), 1);
 }
 
@@ -190,14 +195,14 @@ TEST(Scripts, PpoLaunchPassesDryRun) {
   const testing::TempDirectory dir;
   dir.write("config.json", kQwenConfig);
   const std::string printed = dry_run(
-      std::string(kPpoLaunch) + " --without actor-num-gpus-per-node,pipeline-model-parallel-size,context-parallel-size",
-      dir.path().string());
+      std::string(kPpoLaunch) + " --without pipeline-model-parallel-size,context-parallel-size", dir.path().string());
   for (const char* part :
        {"critic      lora rank 32, with a value head, ", "adapters, 2 versions",
         "advantages  GAE of the critic's values, gamma 1, lambda 1; values are clipped at 0.2",
         "critic      lr 1e-05, 0 steps of warm-up, alone for 1 rollouts",
         "batch       32 samples a step, 2 steps a rollout, 300 rollouts", "            598 optimizer steps"})
     EXPECT_NE(printed.find(part), std::string::npos) << part << "\nis not in\n" << printed;
+  EXPECT_NE(printed.find("layout      4 ranks on 1 host with 4 GPUs each: needs 4 GPUs, here "), std::string::npos);
 }
 
 void expect_known(const std::string& flag) {
@@ -223,7 +228,7 @@ TEST(Scripts, NoFlagIsInTwoClasses) {
   for (const FlagSet::Group& group : flags.groups())
     for (const Flag& flag : group.flags) names.push_back(flag.name);
   for (const ShapeFlag& row : shape_flags()) names.emplace_back(row.name);
-  // Reports that are available have a row for --without, too.
+  // Reports and layouts that are available have a row for --without, too.
   for (const Compatible& row : compatible_flags())
     if (row.effect != Effect::told) names.emplace_back(row.name);
   for (const ClaimFlag& row : claim_flags()) names.emplace_back(row.name);

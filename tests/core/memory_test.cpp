@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/host_mirror.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +54,32 @@ TEST(Ledger, CountsLiveAndPeak) {
   EXPECT_EQ(peak_bytes(), before + 1800);
   reset_peak_bytes();
   EXPECT_EQ(peak_bytes(), before);
+}
+
+TEST(Buffer, SharedMemoryGoesWithItsLastOwnerAndIsCountedOnce) {
+  const int64_t before = live_bytes();
+  Buffer second;
+  {
+    const Buffer first(1000);
+    static_cast<char*>(first.data())[999] = 7;
+    second = first.share();
+    EXPECT_EQ(second.data(), first.data());
+    EXPECT_EQ(second.bytes(), 1000u);
+    const Buffer third = second.share();
+    EXPECT_EQ(live_bytes(), before + 1000);
+  }
+  EXPECT_EQ(live_bytes(), before + 1000);
+  EXPECT_EQ(static_cast<char*>(second.data())[999], 7);
+  Region region;
+  {
+    const Buffer piece = region.take(64);
+    second = piece.share();
+  }
+  EXPECT_EQ(live_bytes(), before + 64);
+  std::memset(second.data(), 1, 64);
+  second = Buffer().share();
+  EXPECT_EQ(second.data(), nullptr);
+  EXPECT_EQ(live_bytes(), before);
 }
 
 TEST(Ledger, ExactUnderThreads) {
@@ -141,6 +168,26 @@ TEST(Region, BuffersLieSideBySideAndOutliveIt) {
   moved = std::move(pieces.back());
   pieces.clear();
   EXPECT_EQ(live_bytes() - before, 4096);
+}
+
+TEST(HostMirror, CopiesIntoTheSameMemoryAgain) {
+  Stream stream;
+  HostMirror mirror;
+  Buffer from(1000);
+  const auto fill = [&](int value) { std::memset(from.data(), value, from.bytes()); };
+  fill(1);
+  mirror.copy(from, 900, stream);
+  const void* const memory = mirror.memory().data();
+  EXPECT_EQ(mirror.memory().bytes(), 900u);
+  fill(2);
+  EXPECT_EQ(static_cast<const char*>(memory)[899], 1);
+  mirror.copy(from, 900, stream);
+  EXPECT_EQ(mirror.memory().data(), memory);
+  EXPECT_EQ(static_cast<const char*>(memory)[899], 2);
+  mirror.copy(from, 1000, stream);
+  EXPECT_EQ(std::memcmp(mirror.memory().data(), from.data(), 1000), 0);
+  mirror.copy(from, 0, stream);
+  EXPECT_EQ(mirror.memory().bytes(), 0u);
 }
 
 }  // namespace

@@ -60,5 +60,31 @@ TEST(NewFile, IsAppendedToAndTakesThePlaceOfAnotherWhole) {
   EXPECT_EQ(dir.entries(), 1);
 }
 
+// Whatever is aligned goes past the cache and the rest does not: the bytes are the same.
+TEST(NewFile, IsAppendedToPastTheCache) {
+  const testing::TempDirectory dir;
+  constexpr size_t kUnit = NewFile::kDirectBytes;
+  alignas(kUnit) static char memory[3 * kUnit];
+  for (size_t i = 0; i < sizeof memory; ++i) memory[i] = static_cast<char>(i * 7 / 3);
+  const std::string_view all(memory, sizeof memory);
+  std::string wanted;
+  write_new_file(dir / "file", [&](NewFile& file) {
+    const auto append = [&](std::string_view bytes) {
+      file.append_uncached(bytes);
+      wanted += bytes;
+    };
+    append(all);
+    append(all.substr(0, kUnit));
+    append(all.substr(kUnit, 100));  // no multiple
+    append(all);                     // behind what is none
+    append(all.substr(100, 2 * kUnit - 100));
+    append(all.substr(1, kUnit));  // memory that is not aligned
+    append({});
+    file.append("end");
+    wanted += "end";
+  });
+  EXPECT_EQ(read_file(dir / "file"), wanted);
+}
+
 }  // namespace
 }  // namespace lockstep::fs

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "checkpoint/new_files.h"
 #include "core/error.h"
 #include "faults/failing_disk.h"
 #include "recipes/training_fixture.h"
@@ -113,6 +114,27 @@ TEST_F(DiskFaults, ShortWritesAreGoneOnWith) {
     save(2);
     EXPECT_EQ(found(), 2) << bytes;
   }
+}
+
+// Large files go past the system's cache; a disk that takes less than it was given, or that refuses such writes, gets
+// the rest through the cache.
+TEST_F(DiskFaults, LargeFilesOnDisksThatTakeLess) {
+  const std::string text(3'000'000, 'x');
+  const auto write = [&](const std::string& name) { checkpoint::NewFiles(dir_.path()).write(name, text); };
+  for (const int bytes : {4096, 8192, 5000, 100'000}) {
+    const testing::ShortWrites disk(bytes);
+    write(std::to_string(bytes));
+    EXPECT_EQ(fs::read_file(dir_ / std::to_string(bytes)), text);
+  }
+  for (const int number : {0, 1, 2}) {
+    const testing::FailingDisk disk("write", number, EINVAL);
+    if (number < 2)
+      write("refused " + std::to_string(number));
+    else
+      EXPECT_THROW(write("last"), ResourceError);  // what is left is no multiple, and went through the cache
+  }
+  EXPECT_EQ(fs::read_file(dir_ / "refused 0"), text);
+  EXPECT_EQ(fs::read_file(dir_ / "refused 1"), text);
 }
 
 // A run ends with the disk's error, and goes on bit for bit when there is room again.

@@ -1,5 +1,8 @@
 """Training by Lockstep with rollouts by a live vLLM: it learns as with the local engine, survives the death of the server,
-and leaves nothing behind. --engine-curves FILE.png draws the runs into one picture."""
+catches what a server does wrong, and leaves nothing behind. --engine-curves FILE.png draws the runs into one picture.
+
+Nothing here waits for a number of seconds alone: as long as a run or a server makes progress, it may take as long as the machine needs.
+"""
 import json
 import os
 import pathlib
@@ -7,10 +10,14 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from safetensors.torch import load_file, save_file
 from server_client import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -20,6 +27,43 @@ DEMO = ["--rollout-batch-size", 32, "--n-samples-per-prompt", 8, "--rollout-max-
         "--advantage-estimator", "grpo", "--rollout-shuffle", "--lr", "2e-3", "--lora-rank", 8, "--lora-alpha", 16]
 SMALL = ["--rollout-batch-size", 4, "--n-samples-per-prompt", 4, "--rollout-max-response-len", 8, "--global-batch-size", 16,
          "--lr", "2e-3", "--lora-rank", 4, "--lora-alpha", 8]
+
+
+def group_seconds(leader):
+    """Processor time of a process and of those that it started, to a tenth: it changes as long as they do something."""
+    total = 0
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == leader:
+            total += int(fields[11]) + int(fields[12])
+    return total // 10
+
+
+def group_megabytes(leader):
+    """Resident memory of a process and of those that it started."""
+    pages = 0
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == leader:
+            pages += int(fields[21])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+def wait_for(is_done, progress, tail, patience=300):
+    """Until it is done; fails when `progress` has said the same for `patience` seconds."""
+    seen, since = progress(), time.monotonic()
+    while not is_done():
+        now = progress()
+        if now != seen:
+            seen, since = now, time.monotonic()
+        assert time.monotonic() - since < patience, f"no progress for {patience} s: {tail()}"
+        time.sleep(0.2)
 
 
 class Vllm:
@@ -38,14 +82,14 @@ class Vllm:
                                         stderr=subprocess.STDOUT, env=environment, start_new_session=True)
 
     def wait(self):
-        for _ in range(1800):
+        def is_there():
             assert self.process.poll() is None, self.log.read_text()[-4000:]
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=2):
-                    return
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+                    return True
             except OSError:
-                time.sleep(0.5)
-        raise TimeoutError(self.log.read_text()[-4000:])
+                return False
+        wait_for(is_there, lambda: (self.log.stat().st_size, group_seconds(self.process.pid)), lambda: self.log.read_text()[-4000:])
 
     def kill(self):
         """With all that it started: its engine is a process of its own."""
@@ -115,6 +159,7 @@ def test_it_learns_as_the_local_engine_does(lockstep, vllm, tmp_path_factory, re
 
 
 def test_two_hundred_syncs_leave_nothing_behind(lockstep, vllm, tmp_path):
+    before = group_megabytes(vllm.process.pid)
     train(lockstep, tmp_path / "run", 200, *SMALL, "--rollout-engine", "vllm", "--rollout-external-engine-addrs",
           vllm.address(), "--save-interval", 200)
     lines = metrics(tmp_path / "run")
@@ -123,23 +168,112 @@ def test_two_hundred_syncs_leave_nothing_behind(lockstep, vllm, tmp_path):
     assert adapters(vllm) == []
     times = [line["publish_ms"] for line in lines]
     print("sync through files, ms: median", statistics.median(times), "largest", max(times))
+    print("vLLM's own memory, MB:", before, "->", group_megabytes(vllm.process.pid), "(not ours to bound)")
 
 
 def test_a_killed_server_is_waited_for(lockstep, vllm, request, tmp_path):
     command = [lockstep.binary, "train", "--hf-checkpoint", ARITH, "--prompt-data", ARITH / "train.jsonl", "--input-key", "prompt",
                "--label-key", "label", "--rm-type", "number", "--target-modules", "all-linear", "--num-rollout", 30, *SMALL,
                "--save", tmp_path / "run", "--rollout-engine", "vllm", "--rollout-external-engine-addrs", vllm.address()]
-    with (tmp_path / "log").open("w") as log:
-        run = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
-    while not (tmp_path / "run" / "metrics.jsonl").exists() or len(metrics(tmp_path / "run")) < 3:
-        assert run.poll() is None, (tmp_path / "log").read_text()
-        time.sleep(0.1)
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        run = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out, start_new_session=True)
+
+    def lines():
+        return len(metrics(tmp_path / "run")) if (tmp_path / "run" / "metrics.jsonl").exists() else 0
+
+    def progress():
+        return log.stat().st_size, lines(), group_seconds(run.pid), group_seconds(vllm.process.pid)
+    wait_for(lambda: lines() >= 3 or run.poll() is not None, progress, log.read_text)
+    assert run.poll() is None, log.read_text()
     vllm.kill()
     vllm.start()
-    assert run.wait(timeout=1800) == 0, (tmp_path / "log").read_text()
-    said = (tmp_path / "log").read_text()
+    wait_for(lambda: run.poll() is not None, progress, log.read_text)
+    assert run.returncode == 0, log.read_text()
+    said = log.read_text()
     assert "is away" in said and "is back" in said
     assert [line["version"] for line in metrics(tmp_path / "run")] == list(range(30))
+
+
+class LyingServer:
+    """Between a run and its vLLM: loads another directory than it is told to, which `change(name, directory)` returns."""
+    def __init__(self, vllm, change):
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.answer(None)
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if self.path == "/v1/load_lora_adapter":
+                    load = json.loads(body)
+                    load["lora_path"] = change(load["lora_name"], load["lora_path"])
+                    body = json.dumps(load).encode()
+                self.answer(body)
+
+            def answer(self, body):
+                request = urllib.request.Request(f"http://127.0.0.1:{vllm.port}{self.path}", data=body, method=self.command,
+                                                 headers={"Content-Type": "application/json"})
+                try:
+                    with urllib.request.urlopen(request, timeout=600) as answer:
+                        status, said, kind = answer.status, answer.read(), answer.headers.get("Content-Type", "")
+                except urllib.error.HTTPError as error:
+                    status, said, kind = error.code, error.read(), error.headers.get("Content-Type", "")
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, *arguments):
+                pass
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def address(self):
+        return f"127.0.0.1:{self.server.server_address[1]}"
+
+
+def edited(directory, folder, tensors=lambda name, tensor: tensor, config=lambda config: config):
+    """A copy of an adapter with other tensors or another config."""
+    target = folder / pathlib.Path(directory).name
+    target.mkdir(parents=True)
+    read = load_file(pathlib.Path(directory) / "adapter_model.safetensors")
+    save_file({name: tensors(name, tensor).contiguous() for name, tensor in read.items()}, target / "adapter_model.safetensors")
+    said = json.loads((pathlib.Path(directory) / "adapter_config.json").read_text())
+    (target / "adapter_config.json").write_text(json.dumps(config(said)))
+    return str(target)
+
+
+@pytest.mark.parametrize("fault", ["keeps the old adapter", "ignores adapters", "wrong alpha", "drops a module"])
+def test_planted_faults_are_caught(lockstep, vllm, tmp_path, fault):
+    """By the run itself, before a token of a wrong adapter is used."""
+    kept = {}
+
+    def change(name, directory):
+        if fault == "keeps the old adapter":  # under every new name of the run; what is a probe is loaded
+            return directory if "probe" in name else kept.setdefault("old", edited(directory, tmp_path / "old") if not kept else None)
+        if fault == "ignores adapters":
+            return edited(directory, tmp_path / "lies", lambda name, tensor: tensor * ("lora_B" not in name))
+        if fault == "wrong alpha":
+            return edited(directory, tmp_path / "lies", config=lambda said: said | {"lora_alpha": 2 * said["lora_alpha"]})
+        return edited(directory, tmp_path / "lies", lambda name, tensor: tensor * (0 if "o_proj.lora_B" in name else 1))
+    address = LyingServer(vllm, change).address()
+    said = lockstep.run("train", "--hf-checkpoint", ARITH, "--prompt-data", ARITH / "train.jsonl", "--input-key", "prompt", "--label-key", "label",
+                        "--rm-type", "number", "--target-modules", "all-linear", "--num-rollout", 4, *SMALL, "--lr", "2e-2", "--save", tmp_path / "run",
+                        "--rollout-engine", "vllm", "--rollout-external-engine-addrs", address)
+    # The oldest adapter is the base's own policy: nothing was learned yet.
+    wanted = {"keeps the old adapter": ["goes on with an older adapter", "does not use the adapter that it loaded"],
+              "ignores adapters": ["ignores the adapter of a module"], "wrong alpha": ["computes another adapter than it was given"],
+              "drops a module": ["ignores the adapter of a module\n  where:  " + address + ": o_proj"]}[fault]
+    assert said.returncode == 7 and any(text in said.stderr for text in wanted), said.stdout + said.stderr
+    # Rollouts of the base's own policy may have come before; none of a version that the server did not have.
+    trained = metrics(tmp_path / "run") if (tmp_path / "run" / "metrics.jsonl").exists() else []
+    assert max((line["mismatch_mean"] for line in trained), default=0) < 0.05
+    if fault != "keeps the old adapter":
+        assert trained == []
+    print(fault, "->", said.stderr.strip().splitlines()[0])
 
 
 def test_a_real_model(lockstep, request, tmp_path):

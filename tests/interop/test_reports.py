@@ -22,7 +22,8 @@ RUN = ["train", "--hf-checkpoint", ROOT / "models/arith", "--prompt-data", ROOT 
 def run(lockstep, tmp_path_factory):
     """A run that was resumed from an earlier checkpoint: steps 3 and 4 were written twice."""
     save = tmp_path_factory.mktemp("reports") / "run"
-    flags = [*RUN, "--save", save, "--use-tensorboard", "--use-wandb", "--wandb-project", "arith", "--wandb-key", "hunter2", "--use-trackio"]
+    flags = [*RUN, "--save", save, "--use-tensorboard", "--use-wandb", "--wandb-project", "arith", "--wandb-key", "hunter2", "--use-trackio",
+             "--dump-details", save / "details"]
     lockstep(*flags, "--num-rollout", 4)
     lockstep(*flags, "--num-rollout", 5, "--load", save, "--ckpt-step", 2)
     return save

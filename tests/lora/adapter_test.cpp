@@ -7,6 +7,7 @@
 #include "core/random.h"
 #include "lora/fixture.h"
 #include "lora/init.h"
+#include "lora/tensor_reader.h"
 
 namespace lockstep::lora {
 namespace {
@@ -140,6 +141,25 @@ TEST(Export, NamesOfEverythingBesideFactorsOfTheBlocks) {
   const ConstTensor& m = find(of_dora, "base_model.model." + k.module.name + ".lora_magnitude_vector");
   EXPECT_EQ(std::memcmp(m.data, values.f32() + k.magnitude, 16 * sizeof(float)), 0);
   EXPECT_EQ(dora->num_trained, dora->num_floats);
+}
+
+TEST(Export, OneByOneAsAllAtOnce) {
+  LoraConfig subtracting = tiny_config(LoraType::fused, {"v_proj", "lm_head"});
+  subtracting.subtracts_initial = true;
+  for (const LoraConfig& config : {full_config(LoraType::canonical), full_config(LoraType::fused), subtracting}) {
+    const auto layout = resolve_layout(config, whole_modules());
+    const Buffer flat = random_flat(*layout, 3);
+    const ExportedTensors wanted = export_tensors(*layout, flat.f32());
+    TensorReader reader(*layout, flat.f32());
+    ASSERT_EQ(reader.tensors().size(), wanted.tensors.size());
+    for (size_t i = wanted.tensors.size(); i-- > 0;) {
+      const ConstTensor &got = reader.read(i), &tensor = wanted.tensors[i].tensor;
+      EXPECT_EQ(reader.tensors()[i].name, wanted.tensors[i].name);
+      EXPECT_EQ(shape_text(reader.tensors()[i].tensor), shape_text(tensor));
+      ASSERT_EQ(shape_text(got), shape_text(tensor));
+      ASSERT_EQ(std::memcmp(got.data, tensor.data, wanted.tensors[i].bytes()), 0) << wanted.tensors[i].name;
+    }
+  }
 }
 
 TEST(Export, OfAnAdapterThatSubtractsItsFirstValuesIsAPlainOneOfTwiceTheRank) {

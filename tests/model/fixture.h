@@ -13,6 +13,7 @@
 #include "core/random.h"
 #include "core/transfer.h"
 #include "model/config.h"
+#include "model/families/family.h"
 #include "model/train_pass.h"
 #include "support/gpu.h"
 
@@ -30,13 +31,24 @@ inline Json tiny_json(const std::string& family) {
   return json;
 }
 
+// All that the program knows.
+inline std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const FamilyRules& family : families()) names.push_back(family.model_type);
+  return names;
+}
+
 inline ModelSpec tiny_config(const std::string& family) {
   return parse_config(tiny_json(family), "config.json");
 }
 
 // The families as a GPU can run them: head_dim a multiple of 16; one, two and four query heads to a key head. With
 // biases everywhere, with a window, with biases of q, k and v, with norms of q and k. A name may end in a head_dim.
-inline const char* const kGpuFamilies[] = {"llama", "mistral", "qwen2", "qwen3", "mistral_192", "qwen3_256"};
+inline std::vector<std::string> gpu_families() {
+  std::vector<std::string> names = family_names();
+  names.insert(names.end(), {"mistral_192", "qwen3_256"});
+  return names;
+}
 inline Json gpu_json(const std::string& name) {
   const size_t end = name.find('_');
   const std::string family = name.substr(0, end);

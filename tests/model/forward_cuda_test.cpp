@@ -11,7 +11,7 @@
 namespace lockstep::model {
 namespace {
 
-class ForwardCuda : public testing::OnGpu<::testing::TestWithParam<const char*>> {
+class ForwardCuda : public testing::OnGpu<::testing::TestWithParam<std::string>> {
  protected:
   void make() override {
     model_ = std::make_unique<Model>(gpu_model(GetParam(), gpu()));
@@ -132,7 +132,7 @@ TEST_P(ForwardCuda, AgreesWithTheCpu) {
   EXPECT_LE(d.of_norm, testing::kRounded.logits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ForwardCuda, ::testing::ValuesIn(kGpuFamilies),
+INSTANTIATE_TEST_SUITE_P(Families, ForwardCuda, ::testing::ValuesIn(gpu_families()),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -8,11 +8,9 @@
 namespace lockstep::model {
 namespace {
 
-const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
-
 TEST(Forward, ChunksAndSingleStepsGiveTheBitsOfTheWhole) {
   Stream stream({.threads = 2});
-  for (const char* family : kFamilies) {
+  for (const std::string& family : family_names()) {
     const Model model = tiny_model(family, stream);
     const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::canonical, 1);
     const std::vector<int32_t> tokens = tiny_tokens(37, 0);
@@ -27,7 +25,7 @@ TEST(Forward, ChunksAndSingleStepsGiveTheBitsOfTheWhole) {
 // Prefill of one sequence beside decode steps of others, three adapters and the base in one batch.
 TEST(Forward, MixedBatchIsWhatEachGivesAlone) {
   Stream stream({.threads = 2});
-  for (const char* family : kFamilies) {
+  for (const std::string& family : family_names()) {
     const Model model = tiny_model(family, stream);
     const int64_t width = model.config().width;
     const lora::AdapterVersion one = tiny_adapter(model.config(), lora::LoraType::fused, 1);
@@ -49,7 +47,7 @@ TEST(Forward, MixedBatchIsWhatEachGivesAlone) {
 
 TEST(Forward, WantedRowsHaveTheBitsOfAll) {
   Stream stream({.threads = 2});
-  for (const char* family : kFamilies) {
+  for (const std::string& family : family_names()) {
     const Model model = tiny_model(family, stream);
     const lora::AdapterVersion one = tiny_adapter(model.config(), lora::LoraType::fused, 1);
     const lora::AdapterVersion two =
@@ -70,7 +68,7 @@ TEST(Forward, WantedRowsMustBeRowsInOrder) {
 }
 
 TEST(Forward, BitsDoNotDependOnThreadsOrIsa) {
-  for (const char* family : kFamilies) {
+  for (const std::string& family : family_names()) {
     Stream one({.threads = 1}), two({.threads = 2}), avx2({.threads = 2, .isa = CpuIsa::avx2});
     const Model model = tiny_model(family, one);
     const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::fused, 1);

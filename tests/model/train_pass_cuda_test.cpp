@@ -9,7 +9,7 @@
 namespace lockstep::model {
 namespace {
 
-class TrainPassCuda : public testing::OnGpu<::testing::TestWithParam<const char*>> {
+class TrainPassCuda : public testing::OnGpu<::testing::TestWithParam<std::string>> {
  protected:
   // The first sequence is longer than a span of keys, and than a block of the gradient's rows.
   TrainCase run() const {
@@ -168,7 +168,7 @@ TEST_P(TrainPassCuda, MemoryIsWhatTheEstimateSays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TrainPassCuda, ::testing::ValuesIn(kGpuFamilies),
+INSTANTIATE_TEST_SUITE_P(Families, TrainPassCuda, ::testing::ValuesIn(gpu_families()),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

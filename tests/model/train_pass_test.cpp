@@ -12,9 +12,8 @@
 namespace lockstep::model {
 namespace {
 
-const char* const kFamilies[] = {"llama", "mistral", "qwen2", "qwen3"};
 TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
-  for (const char* family : kFamilies)
+  for (const std::string& family : family_names())
     for (const float dropout : {0.0f, 0.25f}) {
       TrainCase run{.json = tiny_json(family), .dropout = dropout};
       const TrainResult whole = train(run);
@@ -27,7 +26,7 @@ TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
 }
 
 TEST(TrainPass, RecomputeGivesTheSameBits) {
-  for (const char* family : kFamilies)
+  for (const std::string& family : family_names())
     for (const float dropout : {0.0f, 0.1f}) {
       TrainCase run{
           .json = tiny_json(family), .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = dropout};
@@ -40,7 +39,7 @@ TEST(TrainPass, RecomputeGivesTheSameBits) {
 }
 
 TEST(TrainPass, BitsDoNotDependOnThreadsOrIsa) {
-  for (const char* family : kFamilies) {
+  for (const std::string& family : family_names()) {
     TrainCase run{.json = tiny_json(family), .type = lora::LoraType::canonical, .stream = {.threads = 1}};
     const TrainResult one = train(run);
     run.stream = {.threads = 2};
@@ -157,7 +156,7 @@ double objective(const Model& model, const lora::AdapterVersion& adapter, const 
 // Along random directions through the whole adapter, so that every parameter takes part in every check.
 TEST(TrainPass, GradientAgreesWithDifferences) {
   Stream stream({.threads = 2});
-  for (const char* family : kFamilies)
+  for (const std::string& family : family_names())
     for (const float p : {0.0f, 0.3f}) {
       const Model model = tiny_model(family, stream);
       const lora::AdapterVersion adapter = tiny_adapter(model.config(), lora::LoraType::canonical, 1);

@@ -48,7 +48,7 @@ class Loading : public ::testing::Test {
 };
 
 TEST_F(Loading, VisitGivesTheBytesBack) {
-  for (const char* family : {"llama", "mistral", "qwen2", "qwen3"})
+  for (const std::string& family : family_names())
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const ModelSpec config = tiny_config(family);
       const ModelFile file(config, dtype);

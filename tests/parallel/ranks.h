@@ -28,7 +28,7 @@ enum class Transport { threads, tcp };
 inline Connection tcp_connection(int rank, int size, uint16_t port, Timeouts timeouts = kPatient) {
   return {.launch = {.rank = rank, .size = size, .port = port, .job = "test"},
           .secret = {std::byte{7}},
-          .identity = {{"build", "1"}, {"base", "tiny"}},
+          .identity = {{"build", "1"}, {"base", "tiny"}, {"GPU generation", "90"}},
           .timeouts = timeouts,
           .stuck = {},
           .say = {}};

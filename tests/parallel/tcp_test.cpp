@@ -16,6 +16,7 @@
 #include "parallel/ranks.h"
 #include "parallel/report.h"
 #include "parallel/tcp/doorkeeper.h"
+#include "parallel/tcp/handshake.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -107,6 +108,7 @@ TEST(Tcp, AnotherBuildBaseSizeJobOrRankIsRefusedByNameAndTheRunGoesOn) {
   };
   refused([](Connection& c) { c.identity[0].second = "2"; }, "build");
   refused([](Connection& c) { c.identity[1].second = "large"; }, "base");
+  refused([](Connection& c) { c.identity[2].second = "80"; }, "GPU generation");
   refused([](Connection& c) { c.launch.size = 3; }, "number of ranks");
   refused([](Connection& c) { c.launch.job = "another"; }, "job");
   EXPECT_NE(zero.said().find("base"), std::string::npos);
@@ -161,6 +163,65 @@ TEST(Tcp, ARankThatNeverComesIsNamed) {
   EXPECT_TRUE(starts_with(error, "Cancelled 130: not all ranks of the job came"));
   EXPECT_NE(error.find("no sign of rank 1, 2"), std::string::npos) << error;
   EXPECT_NE(error.find("build"), std::string::npos) << error;
+}
+
+// A rank 1 that proves to know the secret and says hello, and no more.
+tcp::Socket say_hello_as_rank_1(uint16_t port, int size) {
+  const auto until = tcp::Clock::now() + 1min;
+  tcp::Socket socket = tcp::dial("127.0.0.1", port, until);
+  tcp::prove_as_caller(socket, tcp_connection(1, size, port).secret, until);
+  const std::string hello =
+      R"({"protocol": 1, "rank": 1, "data": false, "data_port": 1, "size": )" + std::to_string(size) +
+      R"(, "job": "test", "identity": [["build", "1"], ["base", "tiny"], ["GPU generation", "90"]]})";
+  tcp::send_all(socket, tcp::encode(tcp::FrameType::hello, hello), until);
+  return socket;
+}
+
+TEST(Tcp, ARankThatHasComeAndGoneEndsTheMeetingForAll) {
+  const auto begin = std::chrono::steady_clock::now();
+  RankZero zero(4);
+  std::string other;
+  std::thread rank_2([&] { other = thrown_by([&] { connect(tcp_connection(2, 4, zero.port)); }); });
+  say_hello_as_rank_1(zero.port, 4).close();
+  const std::string error = zero.result();
+  rank_2.join();
+  EXPECT_TRUE(starts_with(error, "PeerFailed 1: rank 1 failed: its process ended before all ranks of the job had met"));
+  EXPECT_TRUE(starts_with(other, "PeerFailed 1: rank 0 failed: ")) << "rank 2 waits for rank 3 for ever";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s) << "not by the deadline of the meeting";
+}
+
+TEST(Tcp, ARankThatGoesWhileAllConnectToEachOtherEndsTheMeeting) {
+  const auto begin = std::chrono::steady_clock::now();
+  RankZero zero(2);
+  {
+    const tcp::Socket rank_1 = say_hello_as_rank_1(zero.port, 2);
+    EXPECT_EQ(tcp::receive_frame(rank_1, tcp::kMemberBytes, tcp::Clock::now() + 1min).type, tcp::FrameType::welcome);
+  }
+  EXPECT_TRUE(starts_with(zero.result(), "PeerFailed 1: rank 1 failed: its process ended before"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s) << "not by the deadline of the meeting";
+}
+
+TEST(Tcp, WhoWaitsForTheOthersIsToldWhyTheyDoNotCome) {
+  Timeouts short_time = kPatient;
+  short_time.meet = 1s;
+  RankZero zero(3, short_time);
+  EXPECT_TRUE(starts_with(thrown_by([&] { connect(tcp_connection(1, 3, zero.port)); }),
+                          "Cancelled 130: not all ranks of the job came"));
+  EXPECT_TRUE(starts_with(zero.result(), "Cancelled 130: not all ranks of the job came"));
+}
+
+TEST(Tcp, WhoSendsFasterThanIsReadDoesNotFillTheMemory) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const tcp::Socket from(ends[0]), to(ends[1]);
+  const std::vector<std::byte> flood(4096);
+  tcp::FrameReader reader(tcp::kNewcomerBytes);
+  size_t sent = 0;
+  for (int i = 0; i < 1000; ++i) {
+    while (tcp::send_some(from, flood) > 0) sent += flood.size();
+    EXPECT_TRUE(tcp::read_into(reader, to));
+  }
+  EXPECT_LT(reader.pending(), 4 * tcp::kNewcomerBytes) << "of " << sent;
 }
 
 // Rank 1 in a process of its own, which does `body` once the group has met.

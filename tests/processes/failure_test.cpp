@@ -11,10 +11,15 @@ constexpr int kSteps = 40;
 
 class Failure : public Job {
  protected:
+  enum class Kind { supervised, reinforcement };
+  std::string command(Kind kind, const std::string& save) const {
+    return kind == Kind::supervised ? sft(save, kSteps) : rl(save, kSteps);
+  }
   // Starts the run, does `strike` to it after a few steps, and expects the end.
-  void strike_and_resume(int ranks_of_job, const std::string& what, int code, const std::function<void()>& strike) {
-    ASSERT_EQ(run(0, sft("alone", kSteps)), 0) << err();
-    start(ranks_of_job, sft("part", kSteps));
+  void strike_and_resume(int ranks_of_job, const std::string& what, int code, const std::function<void()>& strike,
+                         Kind kind = Kind::supervised) {
+    ASSERT_EQ(run(0, command(kind, "alone")), 0) << err();
+    start(ranks_of_job, command(kind, "part"));
     ASSERT_TRUE(reaches("part", 4)) << err();
     const std::vector<pid_t> processes = ranks();
     ASSERT_EQ(processes.size(), static_cast<size_t>(ranks_of_job));
@@ -24,11 +29,11 @@ class Failure : public Job {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     for (const pid_t process : processes) EXPECT_FALSE(exists(process));
     fmt::print("{}: clean end after {:.2f} s, exit code {}\n", what, seconds.count(), code);
-    EXPECT_LT(seconds.count(), 60);
+    EXPECT_LT(seconds.count(), 15);  // the longest that Timeouts allows is 13.5
     const auto saved = checkpoint::latest_iteration(dir_ / "part");
     ASSERT_TRUE(saved.has_value());
     EXPECT_LT(*saved, kSteps);
-    ASSERT_EQ(run(2, sft("part", kSteps)), 0) << err();
+    ASSERT_EQ(run(2, command(kind, "part")), 0) << err();
     expect_same_end("part", "alone", kSteps);
   }
 };
@@ -42,8 +47,33 @@ TEST_F(Failure, RankZeroKilled) {
   strike_and_resume(2, "SIGKILL of rank 0", 137, [&] { ::kill(ranks()[0], SIGKILL); });
 }
 
+TEST_F(Failure, AKilledRankOfReinforcementLearning) {
+  strike_and_resume(
+      2, "SIGKILL of rank 1, sampling and training", 137, [&] { ::kill(ranks()[1], SIGKILL); }, Kind::reinforcement);
+}
+
+TEST_F(Failure, ARankThatEndsInTheMiddle) {
+  ASSERT_EQ(run(0, sft("alone", kSteps)), 0) << err();
+  const std::string go = (dir_ / "go").string();
+  const std::string script = fmt::format(
+      "-- sh -c 'if [ $RANK = 0 ]; then exec {0} {1}; fi; {0} {1} & while [ ! -e {2} ]; do sleep 0.02; done; "
+      "kill -9 $!; exit 3'",
+      LOCKSTEP_BINARY, sft("part", kSteps), go);
+  start(2, script);
+  ASSERT_TRUE(reaches("part", 4)) << err();
+  const auto begin = std::chrono::steady_clock::now();
+  std::ofstream(go) << "now";
+  EXPECT_EQ(finish(), 3) << err();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  fmt::print("exit(3) of rank 1: clean end after {:.2f} s\n", seconds.count());
+  EXPECT_LT(seconds.count(), 15);
+  ASSERT_EQ(run(2, sft("part", kSteps)), 0) << err();
+  expect_same_end("part", "alone", kSteps);
+}
+
 TEST_F(Failure, AStoppedRank) {
   strike_and_resume(2, "SIGSTOP of rank 1", 1, [&] { ::kill(ranks()[1], SIGSTOP); });
+  EXPECT_NE(err().find("error: rank 1 was stopped by a signal"), std::string::npos) << err();
 }
 
 TEST_F(Failure, ATerminatedRankAsksAllToSave) {

@@ -66,6 +66,16 @@ class Job : public ::testing::Test {
         kArithModel, rows_.string(), steps, (dir_ / save).string());
   }
 
+  // The same by reinforcement learning.
+  std::string rl(const std::string& save, int rollouts) const {
+    return fmt::format(
+        "train --hf-checkpoint {0} --prompt-data {0}/train.jsonl --input-key prompt --label-key label --rm-type number "
+        "--num-rollout {1} --lr-decay-iters {1} --rollout-batch-size 4 --n-samples-per-prompt 4 "
+        "--rollout-max-response-len 12 --lora-rank 4 --target-modules all-linear --lr 1e-3 --device cpu --threads 1 "
+        "--save-interval 1 --save-total-limit 3 --save {2} --load {2}",
+        kArithModel, rollouts, (dir_ / save).string());
+  }
+
   // Starts the program; `ranks` 0: without a launcher.
   pid_t start(int ranks, const std::string& arguments, const std::string& launch_options = "") {
     const std::string command =
@@ -109,7 +119,8 @@ class Job : public ::testing::Test {
     for (std::string line; std::getline(text, line);) {
       Json json = Json::parse(line, nullptr, false);
       if (json.is_discarded()) continue;
-      for (const char* key : {"tokens_per_s", "train_ms", "memory_bytes"}) json.erase(key);  // no two runs share these
+      for (const char* key : {"tokens_per_s", "train_ms", "rollout_ms", "reward_ms", "publish_ms", "memory_bytes"})
+        json.erase(key);  // no two runs share these
       lines.push_back(std::move(json));
     }
     return lines;

@@ -46,6 +46,18 @@ class KeptParts : public Training {
   Base base_;
 };
 
+TEST(SnapshotMemory, IsUsedAgainUnlessASnapshotHasIt) {
+  SnapshotMemory memory;
+  auto held = memory.weights("actor");
+  const HostMirror* const first = held.get();
+  EXPECT_NE(memory.weights("actor").get(), first);  // held, so the next one is another
+  EXPECT_NE(memory.weights("critic").get(), memory.weights("actor").get());
+  const HostMirror* const second = memory.weights("actor").get();
+  EXPECT_EQ(memory.weights("actor").get(), second);
+  const SnapshotMemory::Moments* const moments = memory.moments("actor").get();
+  EXPECT_EQ(memory.moments("actor").get(), moments);
+}
+
 TEST_F(KeptParts, JsonAndTensorsComeBack) {
   {
     const auto first = run();

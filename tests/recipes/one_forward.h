@@ -26,7 +26,7 @@ inline std::vector<train::Datum> datums_of(const std::vector<rollout::Prompt>& p
     trajectories.back().reward = 1.0f;
   }
   std::vector<train::Datum> datums = rl::make_datums(trajectories);
-  rl::set_policy_logprobs(datums, trainer, true);
+  rl::set_policy_logprobs(datums, trainer, {.exact_logprobs = true});
   for (size_t i = 0; i < datums.size(); ++i)
     datums[i].advantages.assign(datums[i].tokens.size(), samples[i].index % 2 ? 1.0f : -1.0f);
   return datums;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <thread>
 
 #include "parallel/agree.h"
@@ -53,6 +55,16 @@ class Ranks : public Training {
       for (const char* key : {"tokens_per_s", "rollout_ms", "reward_ms", "train_ms", "publish_ms", "memory_bytes"})
         line.erase(key);
     return lines;
+  }
+
+  // What is kept of each rollout: all files, by name.
+  std::map<std::string, std::string> samples(const std::string& save) const {
+    std::map<std::string, std::string> files;
+    const fs::Path directory = dir_.path() / save / "samples";
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
+      if (entry.is_regular_file())
+        files[std::filesystem::relative(entry.path(), directory).string()] = fs::read_file(entry.path());
+    return files;
   }
 
   void expect_same(const std::string& save, const std::string& wanted, int64_t iteration) const {
@@ -122,6 +134,104 @@ TEST_F(Ranks, ReinforcementLearningHasTheSameBitsOnAnyNumber) {
     const std::string save = fmt::format("ranks{}", size);
     run_well_on(size, options(save), run_rl);
     expect_same(save, "alone", 3);  // the samples' digest is among the metrics
+    EXPECT_EQ(samples(save), samples("alone")) << save;
+  }
+  EXPECT_NE(samples("alone").begin()->second.find("train_logprobs"), std::string::npos);
+}
+
+TEST_F(Ranks, PpoHasTheSameBitsOnAnyNumber) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 3;
+    o.n_samples = 2;
+    o.training.global_batch_size = 4;  // two steps a rollout
+    o.training.per_token_loss = true;
+    o.advantage = {.estimator = rl::Estimator::ppo, .lambda = 0.95};
+    o.critic.lr = 1e-2;
+    o.critic.warmup_steps = 1;
+    o.kl_reward_coef = 0.05;
+    return o;
+  };
+  const auto critic = [&](const std::string& save) {
+    return fs::read_file(dir_.path() / save / checkpoint::iteration_directory_name(3) / "policies" / "critic" /
+                         "adapter_model.safetensors");
+  };
+  run_rl(options("alone"), control_);
+  for (const int size : {2, 4, 8}) {
+    const std::string save = fmt::format("ranks{}", size);
+    run_well_on(size, options(save), run_rl);
+    expect_same(save, "alone", 3);
+    EXPECT_EQ(critic(save), critic("alone")) << size;
+    EXPECT_EQ(samples(save), samples("alone")) << size;
+  }
+}
+
+TEST_F(Ranks, DesirableRowsHaveTheSameBitsOnAnyNumber) {
+  const auto options = [&](const std::string& save) {
+    std::string rows;
+    for (int i = 0; i < 11; ++i)
+      rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"completion\": \"{}\", \"label\": {}}}\n", i, i, 2 * i + i % 2,
+                          i % 2 == 0);
+    SftOptions o = sft(save);
+    o.base.hf_checkpoint = kArith;
+    o.prompt_data = dir_.write("judged.jsonl", rows).string();
+    o.loss = train::KtoLoss{.beta = 0.5f};
+    o.eval_sets = {{"held_out", o.prompt_data}};
+    o.eval_interval = 2;
+    return o;
+  };
+  run_sft(options("alone"), control_);
+  const int64_t last = checkpoint::latest_iteration(dir_.path() / "alone").value();
+  for (const int size : {2, 4, 8}) {
+    const std::string save = fmt::format("ranks{}", size);
+    run_well_on(size, options(save), run_sft);
+    expect_same(save, "alone", last);
+  }
+}
+
+// A teacher's passes, a choice of rows and an entropy coefficient that follows the step's entropy are computed by
+// shares.
+TEST_F(Ranks, WhatIsMeasuredBeforeAStepIsDealtToo) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 2;
+    o.training.balance = train::Balance::tokens;
+    o.entropy_control.on = true;
+    o.entropy_control.target = 1.0;
+    o.adapter.config.dropout = 0.1;
+    o.checks.logprob_diff = 10.0;
+    return o;
+  };
+  run_rl(options("alone"), control_);
+  for (const int size : {2, 4}) {
+    const std::string save = fmt::format("ranks{}", size);
+    run_well_on(size, options(save), run_rl);
+    expect_same(save, "alone", 2);
+    EXPECT_EQ(samples(save), samples("alone")) << size;
+  }
+}
+
+TEST_F(Ranks, BalancedLanesHaveTheSameBitsOnAnyNumberAndAreASettingOfTheRun) {
+  for (const train::Balance balance : {train::Balance::tokens, train::Balance::flops}) {
+    const auto options = [&](const std::string& save) {
+      SftOptions o = sft(save + (balance == train::Balance::tokens ? "_tokens" : "_flops"));
+      o.training.global_batch_size = 9;
+      o.training.balance = balance;
+      o.adapter.config.dropout = 0.1;
+      return o;
+    };
+    run_sft(options("alone"), control_);
+    const std::string alone = fs::Path(options("alone").save.save).filename().string();
+    const int64_t last = checkpoint::latest_iteration(dir_.path() / alone).value();
+    for (const int size : {2, 8}) {
+      const SftOptions on_ranks = options(fmt::format("ranks{}", size));
+      run_well_on(size, on_ranks, run_sft);
+      expect_same(fs::Path(on_ranks.save.save).filename().string(), alone, last);
+    }
+    SftOptions other = options("alone");
+    other.save.load = other.save.save;
+    other.training.balance = train::Balance::none;
+    EXPECT_THROW(run_sft(other, control_), ConfigError);
   }
 }
 
@@ -131,8 +241,9 @@ TEST_F(Ranks, EachSampleIsGradedOnceWhateverTheNumber) {
   const std::string seen = (dir_.path() / "seen").string();
   options.reward.choices = {{.kind = rl::RewardKind::command}};
   // What it says depends on when it is asked: only if it is asked once can all ranks have the same rewards.
-  options.reward.command = "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
-                           "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
+  options.reward.command =
+      "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
+      "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
   options.reward.workers = 1;
   run_well_on(4, options, run_rl);
   const std::string text = fs::read_file(seen);

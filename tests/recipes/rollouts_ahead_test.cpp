@@ -43,6 +43,31 @@ TEST(RolloutsAhead, OneAfterTheOtherInTheirOrder) {
   EXPECT_EQ(seen, (std::vector<std::pair<int64_t, int64_t>>{{5, 100}, {6, 105}, {7, 111}}));
 }
 
+TEST(RolloutsAhead, TrainingWaitsForTheTail) {
+  using std::chrono::milliseconds;
+  std::atomic<bool> go = false, second_done = false;
+  RolloutsAhead ahead(0, 0, [&](const RolloutsAhead::Job& job, const std::function<bool()>& stopping) {
+    if (job.rollout == 0) std::this_thread::sleep_for(milliseconds(500));
+    if (job.rollout == 1) std::this_thread::sleep_for(milliseconds(2000));
+    if (job.rollout == 1) second_done = true;
+    while (job.rollout == 2 && !go && !stopping()) std::this_thread::yield();
+    return rows(job, 1);
+  });
+  ahead.wait_for_tail(50);  // nothing was sampled before
+  ahead.begin({});
+  ahead.begin({});
+  ahead.take();
+  const Stopwatch waited;
+  ahead.wait_for_tail(250);  // 500 - 1.2 x 250 after its beginning
+  EXPECT_GT(waited.ms(), 150);
+  EXPECT_FALSE(second_done);
+  ahead.take();
+  ahead.begin({});
+  ahead.wait_for_tail(10'000);  // a training that is longer than the rollout begins at once
+  go = true;
+  ahead.take();
+}
+
 TEST(RolloutsAhead, WhatIsBeingSampledIsStoppedAtTheEnd) {
   std::atomic<bool> stopped = false, begun = false;
   {

@@ -46,6 +46,21 @@ TEST(ServerSettings, AtTemperatureOneRawLogprobsAreThePolicys) {
                                  {.sampling = {.temperature = 0.7F, .top_p = 0.9F}, .rank = 1}));
 }
 
+TEST(ServerSettings, LogprobsThatNobodyReadsMayBeOfAnyKind) {
+  AskedOfServer asked = kAsked;
+  asked.sampling.top_p = 0.9F;
+  for (const std::optional<LogprobKind> kind :
+       {std::optional(LogprobKind::raw), std::optional(LogprobKind::processed), std::optional<LogprobKind>()}) {
+    rollout::ServerFacts facts = kGood;
+    facts.logprobs = kind;
+    asked.any_logprobs = false;
+    testing::expect_error<ConfigError>([&] { check_settings(EngineKind::vllm, "host:1", facts, asked); },
+                                       {"RolloutEngineOptions::policy_logprobs_only"});
+    asked.any_logprobs = true;
+    EXPECT_NO_THROW(check_settings(EngineKind::vllm, "host:1", facts, asked));
+  }
+}
+
 TEST(ServerSettings, WeightsAreNotForQuantizedServersUnlessForced) {
   rollout::ServerFacts facts = kGood;
   AskedOfServer asked = kAsked;

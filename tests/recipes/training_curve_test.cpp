@@ -14,6 +14,7 @@
 #include "checkpoint/peft_directory.h"
 #include "checkpoint/safetensors.h"
 #include "model/config.h"
+#include "recipes/golden_case.h"
 #include "train/trainer.h"
 
 namespace lockstep {
@@ -81,7 +82,7 @@ struct Golden {
   }
 };
 
-class TrainingCurve : public ::testing::TestWithParam<const char*> {};
+class TrainingCurve : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TrainingCurve, IsThatOfTransformersAndPeft) {
   Stream stream({.threads = 1});
@@ -104,9 +105,8 @@ TEST_P(TrainingCurve, IsThatOfTransformersAndPeft) {
   std::printf("  final adapter: largest relative difference %.2g\n", worst);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, TrainingCurve,
-                         ::testing::Values("llama3", "smollm2", "mistral", "qwen2", "qwen2_untied", "qwen3"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Golden, TrainingCurve, ::testing::ValuesIn(golden::families()),
+                         [](const auto& info) { return info.param; });
 
 TEST(TrainingCurve, LossPerToken) {
   Stream stream({.threads = 1});

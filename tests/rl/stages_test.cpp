@@ -106,7 +106,7 @@ class Logprobs : public ::testing::Test {
 
 TEST_F(Logprobs, OfAnExactSamplerAreThePolicys) {
   for (train::Datum& datum : datums_) datum.policy_logprobs.clear();
-  set_policy_logprobs(datums_, trainer_, true, [](int64_t) { FAIL() << "a forward ran"; });
+  set_policy_logprobs(datums_, trainer_, {.exact_logprobs = true}, [](int64_t) { FAIL() << "a forward ran"; });
   for (const train::Datum& datum : datums_) EXPECT_EQ(datum.policy_logprobs, datum.sampled_logprobs);
 }
 
@@ -114,7 +114,7 @@ TEST_F(Logprobs, OfAnotherSamplerAreComputedUnderTheCurrentWeights) {
   train::testing::take_step(trainer_, datums_, train::PolicyLoss{}, 1e-2);
   const std::vector<train::Datum> before = datums_;
   std::vector<int64_t> heard;
-  set_policy_logprobs(datums_, trainer_, false, [&](int64_t done) { heard.push_back(done); });
+  set_policy_logprobs(datums_, trainer_, {}, [&](int64_t done) { heard.push_back(done); });
   const lora::AdapterVersion now = trainer_.adapter();
   const auto wanted = trainer_.logprobs(before, &now);
   for (size_t i = 0; i < datums_.size(); ++i) {
@@ -124,6 +124,15 @@ TEST_F(Logprobs, OfAnotherSamplerAreComputedUnderTheCurrentWeights) {
   }
   EXPECT_GT(heard.size(), 1u);
   EXPECT_EQ(heard.back(), 6);
+}
+
+TEST_F(Logprobs, OfASamplerThatReportsAnotherDistributionsAreNotRead) {
+  const std::vector<train::Datum> before = datums_;
+  set_policy_logprobs(datums_, trainer_, {.policys_logprobs = false});
+  for (size_t i = 0; i < datums_.size(); ++i) {
+    EXPECT_NE(datums_[i].policy_logprobs, before[i].sampled_logprobs);
+    EXPECT_EQ(datums_[i].sampled_logprobs, datums_[i].policy_logprobs);
+  }
 }
 
 TEST_F(Logprobs, OfTheReferenceAreThoseOfTheBase) {

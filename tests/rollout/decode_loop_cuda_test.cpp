@@ -65,5 +65,30 @@ TEST_F(DecodeLoopCuda, AStepThatCannotBeRecordedIsRunAsItIs) {
   EXPECT_EQ(after.stats().failed_recordings, 0);
 }
 
+// The graphs of one version are those of the next, though its buffer lies elsewhere, and its bits are its own.
+TEST_F(DecodeLoopCuda, ANewVersionNeedsNoRecording) {
+  const auto sample_with = [&](Engine& engine, int64_t version) {
+    const std::vector<Prompt> prompts = random_prompts({3, 20, 41, 90}, config_.vocab_size, 1);
+    return sample_groups(engine, prompts, {.sampling = {.temperature = 0.8f, .max_tokens = 40, .seed = 1}, .n = 2},
+                         actor(version));
+  };
+  // Versions of a run share their layout.
+  lora::AdapterVersion next = testing::placed(random_adapter(config_, 4, 2), gpu());
+  next.layout = adapter_.layout;
+  Engine engine(model_, {}, gpu()), other(model_, {}, gpu());
+  hold(engine, adapter_);
+  const std::vector<Sample> first = sample_with(engine, 3);
+  const int64_t recordings = engine.stats().recordings;
+  EXPECT_GT(recordings, 0);
+  hold(engine, next);
+  const std::vector<Sample> second = sample_with(engine, 4);
+  // The answers may have other lengths, and so a shape or two of their own.
+  EXPECT_LE(engine.stats().recordings, recordings + 2);
+  hold(other, next);
+  expect_same(sample_with(other, 4), second, "an engine that has seen no other version");
+  expect_same(sample_with(engine, 3), first, "the first version again");
+  EXPECT_LE(engine.stats().recordings, recordings + 2);
+}
+
 }  // namespace
 }  // namespace lockstep::rollout

@@ -150,6 +150,21 @@ TEST(HttpLimits, AClientThatReadsNothingIsDroppedInTime) {
   expect_serves(running);
 }
 
+// The connection alone holds such an answer, which goes with it while it is being written (seen by AddressSanitizer).
+TEST(HttpLimits, AClientThatResetsWithinAWholeAnswer) {
+  const Running running([&](HttpRequest request, std::shared_ptr<Responder> responder) {
+    if (request.path != "/large") return echo(request, responder);
+    responder->send({.body = std::string(16 << 20, 'x')});
+  });
+  for (int i = 0; i < 20; ++i) {
+    Client client = running.connect(4096);
+    client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    EXPECT_FALSE(client.receive().empty());
+    client.reset();
+  }
+  expect_serves(running);
+}
+
 // The time is for one piece, not for the answer; and a whole answer may be larger than max_pending_bytes.
 TEST(HttpLimits, ASlowReaderIsGivenTimeWhileItReads) {
   const std::string body(12 << 20, 'x');

@@ -74,6 +74,33 @@ TEST_F(BaseKeeperTest, SomeTensorsTakeThePlaceOfTheirOwnAlone) {
   EXPECT_EQ(std::memcmp(read.memory.data(), query.memory.data(), read.memory.bytes()), 0);
 }
 
+// A trainer that sends a few tensors does not need memory for two bases.
+TEST_F(BaseKeeperTest, WhatDidNotComeIsSharedWithTheBaseBefore) {
+  BaseKeeper& keeper = keep();
+  const Changed query = changed(kQuery), norm = changed(kNorm, 2.0f);
+  const NamedTensors tensors = {query.tensor, norm.tensor};
+  const auto weights = [&]() -> const model::Weights& { return serving_->base()->model->weights(); };
+  const int64_t wanted = model::updated_bytes(base_.config, base_.model->weights(), tensors);
+  EXPECT_EQ(wanted,
+            static_cast<int64_t>(weights().layers[0].qkv.weight.panels.bytes() + weights().final_norm.values.bytes()));
+  EXPECT_LT(wanted, base_.model->weights().bytes() / 2);
+  {
+    const int64_t before = live_bytes();
+    const auto updated = model::updated_weights(base_.config, base_.model->weights(), tensors, stream_);
+    EXPECT_EQ(live_bytes() - before, wanted);
+  }
+  keeper.load_tensors(tensors, "", "test");
+  const model::LayerWeights &old = base_.model->weights().layers[0], &now = weights().layers[0];
+  EXPECT_EQ(now.down.weight.panels.data(), old.down.weight.panels.data());
+  EXPECT_EQ(now.input_norm.values.data(), old.input_norm.values.data());
+  EXPECT_EQ(weights().embedding.weight.panels.data(), base_.model->weights().embedding.weight.panels.data());
+  EXPECT_NE(now.qkv.weight.panels.data(), old.qkv.weight.panels.data()) << "packed again, with its siblings";
+  const std::vector<int32_t> after = ask(request(1));
+  base_.model.reset();  // the first base's last owner but for what is shared
+  keeper.load_tensors({norm.tensor}, "", "test");
+  EXPECT_EQ(ask(request(1)), after);
+}
+
 TEST_F(BaseKeeperTest, TheSameTensorsGiveTheSameFingerprintAndTheBaseItsOwn) {
   BaseKeeper& keeper = keep();
   keeper.load_tensors({changed(kNorm, 2.0f).tensor}, "two", "test");

@@ -2,8 +2,11 @@
 // What it generates is made up from the prompt, unless a test computes it.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <memory>
@@ -76,6 +79,13 @@ class FakeEngine {
     adapters_.clear();
   }
 
+  // Processor time of the server's thread.
+  double cpu_seconds() {
+    clockid_t clock;
+    timespec time{};
+    if (pthread_getcpuclockid(thread_.native_handle(), &clock) == 0) clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
   net::Address address() const { return {.host = "127.0.0.1", .port = port_}; }
   std::map<std::string, std::string> adapters() const {
     const std::lock_guard lock(mutex_);
@@ -97,8 +107,9 @@ class FakeEngine {
   std::atomic<int> refuse_loads = 0;  // status that loading is answered with
   std::atomic<int> stumbles = 0;      // so many loads are answered 500 first
   std::atomic<bool> hang = false;     // requests to generate are not answered
-  std::string wrong_answer;           // instead of any answer to generate
-  std::string api_key;                // asked for, if not empty
+  std::atomic<bool> hang_health = false, hang_changes = false;  // nor those to /health; to load and to unload
+  std::string wrong_answer;                                     // instead of any answer to generate
+  std::string api_key;                                          // asked for, if not empty
   // Lies: 200 for a load that does nothing; or that leaves the adapter before it in use.
   std::atomic<bool> loads_nothing = false, keeps_old = false;
   // Writes the tensors of a request to load them as a PEFT directory.
@@ -108,15 +119,20 @@ class FakeEngine {
   // What it says of itself.
   OrderedJson lora = {{"max_loras", 8}, {"max_lora_rank", 64}};
   int64_t data_parallel = 1;
-  std::string logprobs_mode = "processed_logprobs", device = "cpu", build = "test";
+  std::string logprobs_mode = "processed_logprobs", device = "cpu";
   std::atomic<int> generated = 0, loads = 0, unloads = 0, max_adapters = 0, weight_loads = 0, cache_resets = 0,
-                   pauses = 0, resumes = 0;
+                   pauses = 0, resumes = 0, hung = 0;
+  OrderedJson hello;  // of a Lockstep server; null: of another build
   std::string base_sum = "a";
 
  private:
   static constexpr const char* kSumOfNothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
   using Reply = std::shared_ptr<server::Responder>;
 
+  void keep(const Reply& reply) {
+    kept_.push_back(reply);
+    ++hung;
+  }
   static void say(const Reply& reply, int status, const OrderedJson& body) {
     reply->send({.status = status, .body = body.dump()});
   }
@@ -129,7 +145,7 @@ class FakeEngine {
   void handle(const server::HttpRequest& request, const Reply& reply) {
     if (!api_key.empty() && request.path.starts_with("/v1") && request.header("authorization") != "Bearer " + api_key)
       return say(reply, 401, {{"error", "Unauthorized"}});
-    if (request.path == "/health") return reply->send({});
+    if (request.path == "/health") return hang_health ? keep(reply) : reply->send({});
     if (request.method == "GET") return describe(request.path, reply);
     if (request.path == "/reset_prefix_cache" && kind_ == EngineKind::vllm) {
       ++cache_resets;
@@ -138,12 +154,18 @@ class FakeEngine {
     if (request.path == "/pause") return pause(request.parameter("mode").value_or("abort"), reply);
     if (request.path == "/resume") return ++resumes, say(reply, 200, {{"status", "resumed"}});
     const OrderedJson body = OrderedJson::parse(request.body);
+    if (hang_changes && (request.path.ends_with("load_lora_adapter") || request.path == "/collective_rpc"))
+      return keep(reply);
     if (request.path == "/update_weight_version" && kind_ == EngineKind::vllm) {
       weight_version_ = body.value("new_version", "");
       return say(reply, 200, {{"success", true}, {"new_version", weight_version_}});
     }
     if (request.path == "/weight_checker" && body.value("action", "") == "checksum")
       return say(reply, 200, {{"checksums", {{"base", base_sum}, {"weights", weights()}, {"packed", kSumOfNothing}}}});
+    if (request.path == "/weights_checker" && kind_ == EngineKind::sglang && body.value("action", "") == "checksum")
+      return say(reply, 200,
+                 {{"success", true},
+                  {"ranks", OrderedJson::array({{{"checksums", {{"base", base_sum}, {"packed", kSumOfNothing}}}}})}});
     if (request.path == "/collective_rpc" && kind_ == EngineKind::vllm) {
       if (body.value("method", "") != "reload_weights") return refuse(reply, 500, "no such method");
       return load_weights(body["kwargs"]["weights_path"], reply);
@@ -193,7 +215,7 @@ class FakeEngine {
                   {"dp_size", data_parallel}});
     if (path == "/hello" && kind_ == EngineKind::lockstep)
       return say(reply, 200,
-                 {{"hello", {{"build", build}, {"numerics", "exact"}, {"base", "b"}, {"device", device}}},
+                 {{"hello", hello.is_null() ? OrderedJson{{"build", "another"}, {"device", device}} : hello},
                   {"max_loras", 64},
                   {"max_lora_rank", 256}});
     say(reply, 404, {{"detail", "Not Found"}});
@@ -270,7 +292,7 @@ class FakeEngine {
       const std::lock_guard lock(mutex_);
       bodies_.push_back(body);
     }
-    if (hang) return kept_.push_back(reply);
+    if (hang) return keep(reply);
     if (number == fail_at || (fail_each > 0 && number % fail_each == 0))
       return refuse(reply, 500, "the engine has stumbled");
     if (!wrong_answer.empty()) return reply->send({.body = wrong_answer});

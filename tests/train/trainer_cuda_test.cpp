@@ -128,6 +128,10 @@ TEST_F(TrainerCuda, RestoredTrainingGoesOn) {
   const std::vector<float> reached = weights(whole);
   Trainer resumed = with_weights(reached, options), forgetful = with_weights(reached, options);
   Trainer::State state = whole.state();
+  HostMirror first, second;
+  EXPECT_EQ(whole.copy_moments(first, second), state.steps);
+  EXPECT_TRUE(same_bits(floats(first.memory()), floats(state.first_moment)));
+  EXPECT_TRUE(same_bits(floats(second.memory()), floats(state.second_moment)));
   resumed.restore(state.steps, std::move(state.first_moment), std::move(state.second_moment));
   for (Trainer* each : {&whole, &resumed, &forgetful}) {
     take_step(*each, make_batch(kSamples, 3, 300), SftLoss{});

@@ -26,6 +26,7 @@ class AdapterSinkTest : public ::testing::TestWithParam<EngineKind> {
     for (const FakeEngine* server : servers) options.addresses.push_back(server->address());
     options.on_note = [this](const std::string& note) { notes_ += note + "\n"; };
     options.between = [this] { between_(); };
+    options.stopping = [this] { return stopping_; };
     fleet_.emplace(std::move(options));
     fleet_->connect();
     return *fleet_;
@@ -54,6 +55,7 @@ class AdapterSinkTest : public ::testing::TestWithParam<EngineKind> {
   lora::AdapterVersion adapter_ = random_adapter(config_, 0, 1);
   std::string notes_;
   std::function<void()> between_ = [] {};
+  bool stopping_ = false;
   std::optional<rollout::Fleet> fleet_;
 };
 
@@ -173,6 +175,15 @@ TEST_F(AdapterSinkTest, FilesThatCannotBeWrittenAreTriedAgain) {
   EXPECT_GE(waits, 3);
   EXPECT_TRUE(server.adapters().contains(fleet_->find(policy)->name));
   EXPECT_NE(notes_.find("cannot be written"), std::string::npos) << notes_;
+  // An interrupt ends the waiting: the version is held, and nobody was told.
+  const int loads = server.loads;
+  std::filesystem::rename(place, aside);
+  fs::write_file_atomic(place, "");
+  between_ = [&] { stopping_ = true; };
+  EXPECT_EQ(store.publish("actor", adapter_).policy.version, policy.version + 1);
+  EXPECT_EQ(server.loads, loads);
+  std::filesystem::remove(place);
+  std::filesystem::rename(aside, place);
 }
 
 }  // namespace

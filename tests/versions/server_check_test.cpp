@@ -11,6 +11,7 @@
 #include "support/temp_directory.h"
 #include "support/tensor_request.h"
 #include "versions/adapter_sink.h"
+#include "versions/patient_write.h"
 #include "versions/store.h"
 #include "versions/version_writer.h"
 
@@ -60,7 +61,8 @@ class ServerCheckTest : public ::testing::Test {
                                       .directory = dir_.path(),
                                       .write = writer(delivery_),
                                       .delivery = delivery_,
-                                      .equal_weights = equal_weights_},
+                                      .equal_weights = equal_weights_,
+                                      .any_logprobs = any_logprobs_},
                    base_.model, stream_);
     fleet_->set_on_arrival([this](size_t index) { check_->at_arrival(index, adapter_); });
     fleet_->connect();
@@ -88,7 +90,7 @@ class ServerCheckTest : public ::testing::Test {
 
   testing::TempDirectory dir_;
   rollout::Delivery delivery_ = rollout::Delivery::adapter_files;
-  bool equal_weights_ = false;
+  bool equal_weights_ = false, any_logprobs_ = false;
   mutable Stream stream_{{.threads = 1}};
   load::Base base_ = load::read_base_config(kModel);
   lora::AdapterVersion adapter_;
@@ -104,7 +106,7 @@ TEST_F(ServerCheckTest, AnHonestServerIsBelieved) {
     start(server, kind);
     for (uint32_t i = 0; i < 3; ++i) store_->publish("actor", changed(0.3F, i));
     EXPECT_LT(check_->report().noise, 1e-5) << "the same forward";
-    EXPECT_EQ(check_->report().conclusive, 2) << "after the first";
+    EXPECT_EQ(check_->report().conclusive, 3) << "the first is compared with the base";
     EXPECT_EQ(check_->report().inconclusive, 0);
     store_->publish("actor", changed(0.3F, 2));
     EXPECT_EQ(check_->report().inconclusive, 1) << "two versions that are one";
@@ -137,8 +139,21 @@ TEST_F(ServerCheckTest, AnHonestServerIsBelievedHoweverItGetsTheVersions) {
   server.read_tensors = testing::write_sent_tensors;
   start(server, EngineKind::sglang);
   for (uint32_t i = 0; i < 3; ++i) store_->publish("actor", changed(0.3F, i));
-  EXPECT_EQ(check_->report().conclusive, 2);
+  EXPECT_EQ(check_->report().conclusive, 3);
   EXPECT_LT(check_->report().noise, 1e-5);
+}
+
+// A merge of a large base takes minutes.
+TEST_F(ServerCheckTest, AMergeEndsWithAnInterrupt) {
+  bool interrupted = false;
+  const VersionWriter write = merged_writer(base_, stream_, [&] { return interrupted; });
+  write(dir_ / "whole", changed(0.3F, 1));
+  EXPECT_TRUE(fs::exists(dir_ / "whole" / "config.json"));
+  interrupted = true;
+  EXPECT_THROW(write(dir_ / "stopped", changed(0.3F, 1)), Cancelled);
+  EXPECT_FALSE(
+      write_patiently({.stopping = [&] { return interrupted; }}, [&] { write(dir_ / "stopped", changed(0.3F, 1)); }));
+  EXPECT_EQ(dir_.entries(), 1);
 }
 
 TEST_F(ServerCheckTest, WeightsThatDoNotArriveAreCaught) {
@@ -173,6 +188,14 @@ TEST_F(ServerCheckTest, ChecksumsOfServersAreCompared) {
   server.base_sum = "b";
   testing::expect_error<ServerFault>([&] { store_->publish("actor", changed(0.3F, 3)); },
                                      {"by its own checksums", "base"});
+
+  FakeEngine another(EngineKind::sglang, HonestEngine::of(kModel));
+  start(another, EngineKind::sglang);
+  store_->publish("actor", changed(0.3F, 1));
+  EXPECT_EQ(check_->report().checksums, 2);
+  another.base_sum = "b";
+  testing::expect_error<ServerFault>([&] { store_->publish("actor", changed(0.3F, 3)); },
+                                     {"by its own checksums", "0:base"});
 }
 
 TEST_F(ServerCheckTest, AServerThatIgnoresAdaptersIsCaught) {
@@ -209,6 +232,46 @@ TEST_F(ServerCheckTest, AServerThatGoesOnWithAnOlderAdapterIsCaughtAtTheSync) {
   EXPECT_EQ(fleet_->held().size(), 1);
 }
 
+// As a run that goes on publishes it: there is no version before it to compare with.
+TEST_F(ServerCheckTest, TheFirstVersionIsComparedWithTheBase) {
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
+  server.change = [](const std::string& directory) {
+    return directory.find("probe") == std::string::npos ? std::string() : directory;
+  };
+  start(server);
+  testing::expect_error<ServerFault>([&] { store_->publish("actor", changed(0.3F, 1)); },
+                                     {"does not use the adapter that it loaded", "the base"});
+  FakeEngine another(EngineKind::vllm, HonestEngine::of(kModel));
+  start(another);
+  store_->publish("actor", adapter_);  // nothing learned: the base itself
+  EXPECT_EQ(check_->report().conclusive + check_->report().inconclusive, 0);
+}
+
+// It stumbles where it would have been compared, and keeps an older adapter under the new name.
+TEST_F(ServerCheckTest, AServerThatIsLostInTheMiddleOfASyncIsComparedWhenItIsBack) {
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
+  start(server);
+  const lora::PolicyId first = store_->publish("actor", changed(0.3F, 1)).policy;
+  const std::string old = fleet_->find(first)->directory;
+  server.change = [old](const std::string& directory) { return directory.ends_with("-v1") ? old : directory; };
+  server.fail_at = server.generated + 1;
+  store_->publish("actor", changed(0.36F, 1));  // the old one is nearer to it than the base is
+  EXPECT_EQ(fleet_->num_up(), 0u);
+  EXPECT_EQ(check_->report().conclusive, 1) << "nobody was compared";
+  testing::expect_error<ServerFault>(
+      [&] {
+        while (fleet_->num_up() == 0) fleet_->look();
+      },
+      {"does not compute the version that it was given", "actor version 1", "actor version 0"});
+}
+
+TEST_F(ServerCheckTest, AProbeThatFailsIsNotLeftAtTheServer) {
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
+  server.fail_at = 3;  // the first probe's first answer
+  start(server);
+  EXPECT_TRUE(server.adapters().empty());
+}
+
 TEST_F(ServerCheckTest, AServerThatComesBackWithAnotherAdapterIsCaught) {
   FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
   start(server);
@@ -238,6 +301,19 @@ TEST_F(ServerCheckTest, LogprobsBeforeTheTemperatureAreCaught) {
   FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
   server.logprobs_mode = "raw_logprobs";
   testing::expect_error<ServerFault>([&] { start(server); }, {"log-probs of the base", "processed_logprobs"});
+}
+
+TEST_F(ServerCheckTest, LogprobsThatNothingElseReadsMayBeThoseBeforeTheTemperature) {
+  any_logprobs_ = true;
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kModel));
+  server.logprobs_mode = "raw_logprobs";
+  start(server);
+  for (uint32_t i = 0; i < 2; ++i) store_->publish("actor", changed(0.3F, i));
+  EXPECT_LT(check_->report().noise, 1e-5);
+  EXPECT_EQ(check_->report().conclusive, 2);
+  server.keeps_old = true;
+  testing::expect_error<ServerFault>([&] { store_->publish("actor", changed(0.3F, 2)); },
+                                     {"goes on with an older adapter"});
 }
 
 TEST_F(ServerCheckTest, WhichLogprobsAServerReportsIsMeasured) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <charconv>
 #include <utility>
 
@@ -10,38 +9,8 @@ namespace lockstep::commands {
 
 namespace {
 
-struct LinearNames {
-  const char* block;   // Megatron's
-  const char* module;  // Megatron's
-  const char* hf_block;
-  int parts;
-  std::array<const char*, 3> targets;   // Megatron's of the parts
-  std::array<const char*, 3> adapters;  // sub-adapters of CanonicalLoRA
-  std::array<const char*, 3> leaves;    // Hugging Face's
-};
-
-// In the order of MegatronLinear.
-constexpr LinearNames kLinearNames[] = {
-    {"self_attention",
-     "linear_qkv",
-     "self_attn",
-     3,
-     {"linear_q", "linear_k", "linear_v"},
-     {"adapter_q", "adapter_k", "adapter_v"},
-     {"q_proj", "k_proj", "v_proj"}},
-    {"self_attention", "linear_proj", "self_attn", 1, {}, {}, {"o_proj"}},
-    {"mlp",
-     "linear_fc1",
-     "mlp",
-     2,
-     {"linear_fc1_gate", "linear_fc1_up"},
-     {"adapter_gate", "adapter_up"},
-     {"gate_proj", "up_proj"}},
-    {"mlp", "linear_fc2", "mlp", 1, {}, {}, {"down_proj"}},
-};
-
-const LinearNames& names_of(MegatronLinear linear) {
-  return kLinearNames[static_cast<size_t>(linear)];
+const lora::MegatronModule& names_of(MegatronLinear linear) {
+  return lora::kMegatronModules[static_cast<size_t>(linear)];
 }
 
 // Takes `word` from the beginning.
@@ -67,15 +36,15 @@ int num_parts(MegatronLinear linear) {
 }
 
 std::string megatron_module(const MegatronSite& site) {
-  const LinearNames& names = names_of(site.linear);
+  const lora::MegatronModule& names = names_of(site.linear);
   return fmt::format("decoder.layers.{}.{}.{}", site.layer, names.block,
-                     site.part ? names.targets[static_cast<size_t>(*site.part)] : names.module);
+                     site.part ? names.targets[static_cast<size_t>(*site.part)] : names.name);
 }
 
 std::string megatron_tensor(const MegatronSite& site, bool is_a) {
-  const LinearNames& names = names_of(site.linear);
-  const std::string part = site.part ? std::string(".") + names.adapters[static_cast<size_t>(*site.part)] : "";
-  return fmt::format("decoder.layers.{}.{}.{}.adapter{}.{}.weight", site.layer, names.block, names.module, part,
+  const lora::MegatronModule& names = names_of(site.linear);
+  const std::string part = site.part ? fmt::format(".{}", names.adapters[static_cast<size_t>(*site.part)]) : "";
+  return fmt::format("decoder.layers.{}.{}.{}.adapter{}.{}.weight", site.layer, names.block, names.name, part,
                      is_a ? "linear_in" : "linear_out");
 }
 
@@ -100,7 +69,7 @@ std::optional<MegatronFactor> parse_megatron_tensor(std::string_view name) {
 }
 
 std::string hf_module(const MegatronSite& site) {
-  const LinearNames& names = names_of(site.linear);
+  const lora::MegatronModule& names = names_of(site.linear);
   return fmt::format("model.layers.{}.{}.{}", site.layer, names.hf_block,
                      names.leaves[static_cast<size_t>(site.part.value_or(0))]);
 }
@@ -123,18 +92,16 @@ std::optional<MegatronSite> parse_hf_module(const std::string& name) {
 std::vector<PartRows> fused_rows(MegatronLinear linear, const model::ModelSpec& config) {
   std::vector<PartRows> rows;
   const int64_t head = config.head_dim, queries = config.heads / config.kv_heads * head;
-  switch (linear) {
-    case MegatronLinear::qkv:
-      for (int64_t group = 0; group < config.kv_heads; ++group) {
-        rows.push_back({.part = 0, .begin = group * queries, .count = queries});
-        rows.push_back({.part = 1, .begin = group * head, .count = head});
-        rows.push_back({.part = 2, .begin = group * head, .count = head});
-      }
-      break;
-    case MegatronLinear::fc1: rows = {{.part = 0, .count = config.ffn}, {.part = 1, .count = config.ffn}}; break;
-    case MegatronLinear::proj:
-    case MegatronLinear::fc2: rows = {{.part = 0, .count = config.width}}; break;
-  }
+  const int parts = num_parts(linear);
+  if (linear == MegatronLinear::qkv)
+    for (int64_t group = 0; group < config.kv_heads; ++group) {
+      rows.push_back({.part = 0, .begin = group * queries, .count = queries});
+      rows.push_back({.part = 1, .begin = group * head, .count = head});
+      rows.push_back({.part = 2, .begin = group * head, .count = head});
+    }
+  else
+    for (int part = 0; part < parts; ++part)
+      rows.push_back({.part = part, .count = parts > 1 ? config.ffn : config.width});
   return rows;
 }
 

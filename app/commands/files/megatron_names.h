@@ -15,18 +15,19 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lora/megatron_names.h"
 #include "model/spec.h"
 
 namespace lockstep::commands {
 
-// Megatron's linear modules of a layer: linear_qkv, linear_proj, linear_fc1, linear_fc2.
-enum class MegatronLinear { qkv, proj, fc1, fc2 };
-inline constexpr int kMegatronLinears = 4;
+using lora::MegatronLinear;
+inline constexpr int kMegatronLinears = static_cast<int>(std::size(lora::kMegatronModules));
 
 // A module of one layer; `part`: of a fused one (q 0, k 1, v 2; gate 0, up 1), nothing: the module as a whole.
 struct MegatronSite {

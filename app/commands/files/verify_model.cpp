@@ -24,8 +24,9 @@ void verify_shards(const fs::Path& path, Verification& report) {
   std::map<std::string, std::set<std::string>> listed;  // shard -> tensors
   for (const auto& item : map.json().items()) listed[map.string(item.key())].insert(item.key());
   int64_t total = 0;
-  for (const auto& [shard, names] : listed) {
-    const fs::Path file = path / shard;
+  for (const auto& of_shard : listed) {
+    const std::set<std::string>& names = of_shard.second;
+    const fs::Path file = path / of_shard.first;
     const std::string file_name = file.string();
     if (!fs::is_file(file)) {
       report.problem(file_name + ": the shard is missing");

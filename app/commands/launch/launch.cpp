@@ -25,7 +25,9 @@ using parallel::tcp::Deadline;
 using parallel::tcp::Socket;
 
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-constexpr std::chrono::seconds kNotice{2};  // for ranks to end by themselves after another has failed
+constexpr std::chrono::seconds kNotice{2};       // for ranks to end by themselves after another has failed
+constexpr std::chrono::milliseconds kLook{400};  // between two looks at whether a rank is stopped
+constexpr int kStoppedLooks = 3;                 // after which it has failed
 
 bool ends(int signal) {
   return signal != SIGUSR1;
@@ -38,6 +40,9 @@ void require_sensible(const LaunchOptions& o) {
   if (o.command.empty()) refuse("no command", "lockstep launch", "lockstep launch -n 2 sft --hf-checkpoint DIR ...");
   if (o.node_rank >= o.num_nodes) refuse("the hosts of a job are numbered from 0", "--node-rank", "a smaller one");
   if (o.num_nodes == 1) return;
+  if (o.restarts > 0)
+    refuse("the launchers of several hosts do not start a job again", "--restarts",
+           "a launcher that does (srun, torchrun), or one host");
   if (o.secret_file.empty())
     refuse("several hosts need the job's secret in a file", "--job-secret-file",
            "head -c 32 /dev/urandom > secret; chmod 600 secret; the same file on every host");
@@ -61,11 +66,29 @@ class Job {
   ~Job() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
   int run() {
+    for (int restart = 1;; ++restart) {
+      const int code = run_once();
+      if (restart > options_.restarts || asked_to_end_ || !is_accident(code)) return code;
+      *control_.info << fmt::format("note    the job ended with exit code {} and is started again ({} of {})\n", code,
+                                    restart, options_.restarts)
+                     << std::flush;
+      ranks_.clear();
+      code_.reset(), ask_at_.reset(), kill_at_.reset();
+    }
+  }
+
+ private:
+  // A rank was killed (128 + a signal), lost the others (1) or its GPU (6). What the command itself says against its
+  // options or data it would say again.
+  static bool is_accident(int code) { return code > 128 || code == 1 || code == 6; }
+
+  int run_once() {
     start();
     while (std::ranges::any_of(ranks_, [](const RankProcess& rank) { return rank.lives(); })) {
       wait();
       take_signals();
       reap();
+      end_stopped();
       end_what_is_due();
     }
     for (RankProcess& rank : ranks_)
@@ -74,7 +97,6 @@ class Job {
     return code_.value_or(0);
   }
 
- private:
   std::ostream& sink(int stream) { return stream == 0 ? *control_.out : *control_.info; }
 
   void start() {
@@ -106,11 +128,33 @@ class Job {
     }
   }
 
+  // A rank that is stopped alone keeps the others waiting, who would miss its signs of life only later. Looks are
+  // counted, so that a job that was stopped as a whole, with this process, is not taken for one.
+  void end_stopped() {
+    if (ending() || options_.ranks * options_.num_nodes == 1 || Clock::now() < next_look_) return;
+    next_look_ = Clock::now() + kLook;
+    size_t alive = 0, suspended = 0;
+    for (RankProcess& rank : ranks_) {
+      alive += rank.lives() ? 1 : 0;
+      rank.suspended_looks = rank.lives() && rank.is_suspended() ? rank.suspended_looks + 1 : 0;
+      suspended += rank.suspended_looks > 0 ? 1 : 0;
+    }
+    if (suspended == alive) return;
+    for (size_t local = 0; local < ranks_.size(); ++local) {
+      if (ranks_[local].suspended_looks < kStoppedLooks) continue;
+      *control_.info << fmt::format("error: rank {} was stopped by a signal, and the others wait for it\n",
+                                    options_.node_rank * options_.ranks + static_cast<int>(local))
+                     << std::flush;
+      code_ = 1;
+      ask_at_ = Clock::now() + kNotice;
+    }
+  }
+
   void wait() {
     std::vector<pollfd> entries{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
     for (const RankProcess& rank : ranks_)
       for (const int stream : {0, 1}) entries.push_back({.fd = rank.fd(stream), .events = POLLIN, .revents = 0});
-    const Deadline next = Clock::now() + (ending() ? std::chrono::milliseconds(50) : std::chrono::milliseconds(1000));
+    const Deadline next = Clock::now() + (ending() ? std::chrono::milliseconds(50) : kLook);
     ::poll(entries.data(), entries.size(), parallel::tcp::milliseconds_until(next));
     for (size_t i = 1; i < entries.size(); ++i)
       if (entries[i].revents != 0)
@@ -122,6 +166,7 @@ class Job {
     while (::read(signals_.fd(), &info, sizeof(info)) == sizeof(info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
+      asked_to_end_ = asked_to_end_ || ends(signal);
       for (const RankProcess& rank : ranks_) rank.signal(signal == SIGHUP ? SIGTERM : signal);
       if (ends(signal) && !kill_at_) kill_at_ = Clock::now() + options_.grace;
     }
@@ -165,6 +210,8 @@ class Job {
   std::deque<RankProcess> ranks_;
   std::optional<int> code_;  // of the first rank that failed
   std::optional<Deadline> ask_at_, kill_at_;
+  Deadline next_look_{};
+  bool asked_to_end_ = false;  // by a signal
 };
 
 }  // namespace

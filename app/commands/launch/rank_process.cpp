@@ -121,12 +121,21 @@ void RankProcess::read(int stream, std::ostream& to) {
   to.flush();
 }
 
-bool RankProcess::is_stopped() const {
+char RankProcess::state() const {
   std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
   std::string text;
   std::getline(file, text);
   const size_t end = text.rfind(')');  // of the name, which may hold anything
-  return end != std::string::npos && end + 2 < text.size() && (text[end + 2] == 'T' || text[end + 2] == 't');
+  return end != std::string::npos && end + 2 < text.size() ? text[end + 2] : char{0};
+}
+
+bool RankProcess::is_stopped() const {
+  const char now = state();
+  return now == 'T' || now == 't';
+}
+
+bool RankProcess::is_suspended() const {
+  return state() == 'T';
 }
 
 void RankProcess::signal(int number) const {

@@ -33,14 +33,18 @@ class RankProcess {
   int fd(int stream) const { return output_[stream].fd(); }  // -1: it has ended
 
   bool lives() const { return pid_ > 0 && !exit_code_; }
-  bool is_stopped() const;  // by SIGSTOP or a terminal
+  bool is_stopped() const;    // by SIGSTOP, a terminal or a debugger
+  bool is_suspended() const;  // by a signal, without a debugger
   void signal(int number) const;
   void kill_all();  // it and what it has started
   // Once it has ended: as a shell says it (128 + the signal's number).
   std::optional<int> exit_code();
   bool was_killed() const { return exit_code_ && by_signal_; }
 
+  int suspended_looks = 0;  // in a row at which the launcher found it suspended
+
  private:
+  char state() const;  // as /proc says it; 0: unknown
   using Pipe = parallel::tcp::Socket;
   int pid_ = -1;
   Pipe output_[2], lifeline_;

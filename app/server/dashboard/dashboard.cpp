@@ -25,10 +25,10 @@ using Reply = std::shared_ptr<Responder>;
 
 constexpr milliseconds kBetweenReads{1000};
 constexpr int kReadsPerHeartbeat = 15;
-constexpr size_t kMostStreams = 64;
+constexpr size_t kMaxStreams = 64;
 
-// Nothing of another origin is loaded, nothing inline runs, nobody may frame the page, and no answer is kept or guessed
-// at.
+// The page loads nothing of another origin and runs no inline script; no other page may frame it; browsers neither
+// cache an answer nor guess its type.
 constexpr std::pair<const char*, const char*> kHeaders[] = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action "
@@ -68,7 +68,7 @@ std::string digest(std::string_view text) {
   return hash.hex();
 }
 
-// Takes the same time wherever they differ.
+// Compares digests, so that the time it takes does not tell where the texts differ.
 bool same_secret(std::string_view a, std::string_view b) {
   const std::string x = digest(a), y = digest(b);
   unsigned difference = 0;
@@ -174,8 +174,8 @@ struct Dashboard::Impl {
     return out + "]}";
   }
 
-  // A page of another site whose name resolves to this machine must not read what is served here. With a token it
-  // cannot, and the names of this machine are not known.
+  // Against DNS rebinding: a page of another site whose name resolves to this machine must not read what is served
+  // here. It has no token, so with one any name is allowed: this program does not know all names of its machine.
   bool is_allowed_host(std::string_view host) const {
     const std::string_view name = without_port(host);
     return !name.empty() && (!options.token.empty() || is_loopback(name) || name == options.host);
@@ -241,7 +241,7 @@ struct Dashboard::Impl {
   }
 
   void begin_events(const Reply& reply) {
-    if (streams.size() >= kMostStreams) return reply->send(refusal(503, "too many pages are open"));
+    if (streams.size() >= kMaxStreams) return reply->send(refusal(503, "too many pages are open"));
     reply->begin_stream(answer(200, "", "text/event-stream"));
     reply->write("data: " + states() + "\n\n");
     streams.push_back(reply);

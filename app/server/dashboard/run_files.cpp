@@ -12,8 +12,8 @@ namespace lockstep::server {
 
 namespace {
 
-constexpr size_t kMostLines = 2000;
-constexpr int64_t kMostGroups = 1000;
+constexpr size_t kMaxLines = 2000;
+constexpr int64_t kMaxGroups = 1000;
 constexpr size_t kReadAtOnce = size_t{64} << 20;
 
 bool is_mixed(const recipes::SampleGroup& group) {
@@ -118,7 +118,7 @@ std::string RunFiles::summary_json(size_t id) const {
 }
 
 std::string RunFiles::metrics_json(size_t from) const {
-  const size_t first = std::min(from, metrics_.size()), end = std::min(metrics_.size(), first + kMostLines);
+  const size_t first = std::min(from, metrics_.size()), end = std::min(metrics_.size(), first + kMaxLines);
   std::string out = fmt::format(R"({{"epoch":{},"from":{},"total":{},"lines":[)", epoch_, first, metrics_.size());
   for (size_t i = first; i < end; ++i) {
     if (i > first) out += ',';
@@ -128,7 +128,7 @@ std::string RunFiles::metrics_json(size_t from) const {
 }
 
 std::string RunFiles::groups_json(const GroupFilter& filter) const {
-  const int64_t count = std::clamp<int64_t>(filter.count, 0, kMostGroups);
+  const int64_t count = std::clamp<int64_t>(filter.count, 0, kMaxGroups);
   int64_t total = 0;
   std::string lines;
   const auto add = [&](const recipes::SampleGroup& group) {

@@ -54,10 +54,10 @@ class RunFiles {
   // `directory` is a --save directory. ConfigError unless it holds metrics.jsonl or run.json, or `may_be_empty`.
   RunFiles(std::string directory, bool may_be_empty);
 
-  // Reads what is new; whether anything is.
+  // Reads what is new, and returns whether anything is.
   bool refresh();
 
-  // JSON texts. What is read of a file is a line that is JSON; others are left out.
+  // JSON texts. Lines of the files that are no JSON are left out.
   std::string summary_json(size_t id) const;  // {"id","name","path","kind","iterations","arguments", and state_json's}
   std::string state_json(size_t id) const;    // {"id","epoch","metrics","groups","samples","last_step"}
   std::string metrics_json(size_t from) const;  // {"epoch","from","total","lines":[...]}, at most 2000 of them

@@ -208,8 +208,8 @@ size_t Session::write_some() {
     const size_t size = socket_.write_some(piece, error);
     if (would_block(error)) break;
     if (error) {
-      close();
-      break;
+      close();  // `taken` may be gone with its answer
+      return written;
     }
     taken.sent += size;
     written += size;

@@ -59,4 +59,9 @@ void launch_graph(void*, void*) {
 }
 void destroy_graph(void*) noexcept {}
 
+bool lock_pages(void*, size_t) noexcept {
+  return false;
+}
+void unlock_pages(void*) noexcept {}
+
 }  // namespace lockstep::cuda

@@ -184,4 +184,14 @@ void destroy_graph(void* graph) noexcept {
   if (cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)) != cudaSuccess) forget_error();  // in a destructor
 }
 
+bool lock_pages(void* memory, size_t bytes) noexcept {
+  if (cudaHostRegister(memory, bytes, cudaHostRegisterDefault) == cudaSuccess) return true;
+  forget_error();
+  return false;
+}
+
+void unlock_pages(void* memory) noexcept {
+  if (cudaHostUnregister(memory) != cudaSuccess) forget_error();
+}
+
 }  // namespace lockstep::cuda

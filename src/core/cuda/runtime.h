@@ -44,4 +44,9 @@ void abandon_recording(void* stream, void* second) noexcept;
 void launch_graph(void* graph, void* stream);
 void destroy_graph(void* graph) noexcept;
 
+// Locks pages of host memory, so that copies to and from a GPU do not pass through the driver's buffers. False: the
+// system does not allow it.
+bool lock_pages(void* memory, size_t bytes) noexcept;
+void unlock_pages(void* memory) noexcept;
+
 }  // namespace lockstep::cuda

@@ -10,6 +10,8 @@ namespace lockstep::kernels::cpu {
 void pack_panels(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream);
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream);
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream);
+// Inputs [begin, end) of a panel's rows as f32: to [end - begin][kPanel].
+void widen_panel(float* to, const PackedWeight& weight, int64_t panel, int64_t begin, int64_t end);
 
 // What a matmul has beside its weight; whatever it lacks is empty.
 struct LinearParts {

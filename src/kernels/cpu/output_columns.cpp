@@ -6,9 +6,9 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cpu/matrix_ops.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/split.h"
-#include "kernels/cpu/widen.h"
 
 namespace lockstep::kernels::cpu {
 namespace {
@@ -47,15 +47,17 @@ void add_row(float* g, const float* dy, int64_t row, int64_t column, int64_t cou
 }
 
 // sums[i] = |row i of the panel|^2, with `b` [ranks][kPanel] of the pairs' columns here, scaled.
-template <class Stored>
-void panel_squares(double* sums, const Stored* panel, int64_t depth, std::span<const LoraPair> pairs, const float* b) {
+void panel_squares(double* sums, const PackedWeight& weight, int64_t panel, std::span<const LoraPair> pairs,
+                   const float* b) {
   constexpr int64_t kBlock = 64;
+  float values[kBlock * kPanel];
   std::fill_n(sums, kPanel, 0.0);
-  for (int64_t begin = 0; begin < depth; begin += kBlock) {
+  for (int64_t begin = 0; begin < weight.depth; begin += kBlock) {
+    const int64_t end = std::min(weight.depth, begin + kBlock);
+    widen_panel(values, weight, panel, begin, end);
     float block[kPanel] = {};
-    for (int64_t k = begin; k < std::min(depth, begin + kBlock); ++k) {
-      float w[kPanel];
-      for (int64_t i = 0; i < kPanel; ++i) w[i] = widen(panel[k * kPanel + i]);
+    for (int64_t k = begin; k < end; ++k) {
+      float* const w = values + (k - begin) * kPanel;
       const float* of_rank = b;
       for (const LoraPair& pair : pairs)
         for (int64_t r = 0; r < pair.rank(); ++r, of_rank += kPanel) {
@@ -68,9 +70,10 @@ void panel_squares(double* sums, const Stored* panel, int64_t depth, std::span<c
   }
 }
 
-template <class Stored>
-void norms_of(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs, Stream& stream) {
-  const auto* const panels = static_cast<const Stored*>(weight.panels.data());
+}  // namespace
+
+void row_norms(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs,
+               Stream& stream) {
   const int64_t end = begin + norm[0], first = begin / kPanel;
   const auto b_bytes = static_cast<size_t>(total_rank(pairs) * kPanel) * sizeof(float);
   stream.parallel(ceil_div(end, kPanel) - first, [&](int64_t index, int worker) {
@@ -82,13 +85,11 @@ void norms_of(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<
         for (int64_t i = 0; i < kPanel; ++i)
           to[i] = row + i >= begin && row + i < end ? pair.scale * pair.b.row(r)[row + i - begin] : 0.0F;
     double sums[kPanel];
-    panel_squares(sums, panels + row * weight.depth, weight.depth, pairs, b);
+    panel_squares(sums, weight, first + index, pairs, b);
     for (int64_t i = std::max<int64_t>(0, begin - row); i < std::min(kPanel, end - row); ++i)
       norm.f32()[row + i - begin] = static_cast<float>(std::sqrt(sums[i]));
   });
 }
-
-}  // namespace
 
 void finish_outputs(Tensor y, ConstTensor factor, ConstTensor bias, ConstTensor residual, Stream& stream) {
   const int64_t columns = y[1];
@@ -128,15 +129,6 @@ void column_gradient(const GradientPlan& plan, ConstTensor dy, const ColumnValue
         add_row(rows.gradient + to.offset + begin, dy.row(t) + to.begin + begin, t, to.begin + begin, end - begin,
                 values);
   });
-}
-
-void row_norms(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs,
-               Stream& stream) {
-  switch (weight.format) {
-    case WeightFormat::bf16: return norms_of<BFloat16>(norm, weight, begin, pairs, stream);
-    case WeightFormat::f16: return norms_of<Float16>(norm, weight, begin, pairs, stream);
-    case WeightFormat::f32: return norms_of<float>(norm, weight, begin, pairs, stream);
-  }
 }
 
 void embedding_gradient(const GradientPlan& plan, ConstTensor dy, std::span<const int32_t> ids, int64_t offset,

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cpu/split.h"
-#include "kernels/cpu/widen.h"
 
 namespace lockstep::kernels::cpu {
 namespace {
@@ -82,6 +82,20 @@ void unpack_words(Tensor out, const PackedWeight& weight, int64_t begin, int64_t
 }
 
 template <class Stored>
+float widen(Stored x) {
+  if constexpr (std::is_same_v<Stored, float>)
+    return x;
+  else
+    return to_f32(x);
+}
+
+template <class Stored>
+void widen_values(float* to, const PackedWeight& weight, int64_t panel, int64_t begin, int64_t end) {
+  const auto* const from = static_cast<const Stored*>(weight.panels.data()) + (panel * weight.depth + begin) * kPanel;
+  for (int64_t i = 0; i < (end - begin) * kPanel; ++i) to[i] = widen(from[i]);
+}
+
+template <class Stored>
 void gather_rows(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
   constexpr int64_t kRowsPerTask = 8;
   const auto count = static_cast<int64_t>(ids.size());
@@ -115,6 +129,14 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
     case WeightFormat::bf16: return gather_rows<BFloat16>(y, weight, ids, stream);
     case WeightFormat::f16: return gather_rows<Float16>(y, weight, ids, stream);
     case WeightFormat::f32: return gather_rows<float>(y, weight, ids, stream);
+  }
+}
+
+void widen_panel(float* to, const PackedWeight& weight, int64_t panel, int64_t begin, int64_t end) {
+  switch (weight.format) {
+    case WeightFormat::bf16: return widen_values<BFloat16>(to, weight, panel, begin, end);
+    case WeightFormat::f16: return widen_values<Float16>(to, weight, panel, begin, end);
+    case WeightFormat::f32: return widen_values<float>(to, weight, panel, begin, end);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/linear_fused.h"
 #include "kernels/cuda/linear_parts.h"
+#include "kernels/cuda/plain_weight.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -44,15 +45,14 @@ void run_matmul(const Matmul& p, Stream& stream) {
     run_linear(library, p, choose_linear(library, p, stream), stream_of(stream));
 }
 
-Operand operand_of(const PackedWeight& weight) {
-  require_format(weight, WeightFormat::bf16, "linear");
-  return operand(static_cast<const bf16*>(weight.panels.data()), weight.depth, weight.rows, weight.depth);
+Operand operand_of(const PackedWeight& weight, Stream& stream) {
+  return operand(plain_values(weight, "linear", stream), weight.depth, weight.rows, weight.depth);
 }
 
 Matmul forward_matmul(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, const ConstTensor& bias,
-                      const ConstTensor& residual) {
+                      const ConstTensor& residual, Stream& stream) {
   return {.x = operand(x),
-          .w = operand_of(weight),
+          .w = operand_of(weight, stream),
           .outputs = weight.rows,
           .end = {.y = y.data,
                   .y_stride = y.row_stride,
@@ -66,7 +66,7 @@ Matmul forward_matmul(const Tensor& y, const ConstTensor& x, const PackedWeight&
 
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream) {
-  const Matmul p = forward_matmul(y, x, weight, bias, residual);
+  const Matmul p = forward_matmul(y, x, weight, bias, residual, stream);
   if (!row_matmul({.matmul = p}, library_of(stream).multiprocessors, stream_of(stream))) run_matmul(p, stream);
   check_launch("linear_forward", {y, x, bias, residual});
 }
@@ -95,7 +95,7 @@ uint32_t* counters_of(const Library& library) {
 
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream) {
-  const Matmul p = forward_matmul(y, input.x, weight, bias, {});
+  const Matmul p = forward_matmul(y, input.x, weight, bias, {}, stream);
   const int multiprocessors = library_of(stream).multiprocessors;
   const RowMatmul row{
       .matmul = p, .norm_weight = data_of<float>(input.norm_weight), .norm_eps = input.norm_eps, .swiglu = swiglu};
@@ -107,7 +107,7 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
   Library& library = library_of(stream);
   LoraShrinks inner = lora_shrinks(h, pairs, counters_of(library));
-  const Matmul p = forward_matmul(y, x, weight, bias, residual);
+  const Matmul p = forward_matmul(y, x, weight, bias, residual, stream);
   if (inner.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
   Matmul sums = p;
@@ -130,7 +130,8 @@ bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWei
   Library& library = library_of(stream);
   const LoraShrinks inner = lora_shrinks(h, pairs, counters_of(library));
   if (inner.pairs.empty() || !inner.expand) return false;
-  return ring_swiglu(forward_matmul(act, x, weight, bias, {}), &inner, library.multiprocessors, stream_of(stream));
+  return ring_swiglu(forward_matmul(act, x, weight, bias, {}, stream), &inner, library.multiprocessors,
+                     stream_of(stream));
 }
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
@@ -140,7 +141,7 @@ bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, St
 
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
   run_matmul({.x = operand(dy),
-              .w = operand_of(weight),
+              .w = operand_of(weight, stream),
               .transposed = true,
               .outputs = weight.depth,
               .end = {.y = dx.data,

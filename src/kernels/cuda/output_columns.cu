@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/output_columns.h"
+#include "kernels/cuda/plain_weight.cuh"
 #include "kernels/cuda/row_io.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -299,7 +300,6 @@ void weight_gradient(const GradientPlan& plan, ConstTensor a, ConstTensor b, int
 
 void row_norms(Tensor norm, const PackedWeight& weight, int64_t begin, std::span<const LoraPair> pairs,
                Stream& stream) {
-  require_format(weight, WeightFormat::bf16, "row_norms");
   if (pairs.size() > kMaxNormPairs)
     throw ShapeError({.what = "too many LoRA pairs for one row of a weight",
                       .where = "row_norms",
@@ -312,7 +312,7 @@ void row_norms(Tensor norm, const PackedWeight& weight, int64_t begin, std::span
                              .b_stride = pair.b.row_stride,
                              .rank = static_cast<int>(pair.rank()),
                              .scale = pair.scale};
-  const auto* const rows = static_cast<const bf16*>(weight.panels.data()) + begin * weight.depth;
+  const auto* const rows = plain_values(weight, "row_norms", stream) + begin * weight.depth;
   row_norms_kernel<<<blocks_of(norm[0], kThreads / 32), kThreads, 0, stream_of(stream)>>>(data_of<float>(norm), rows,
                                                                                           weight.depth, norm[0], all);
   check_launch("row_norms", {norm});

@@ -8,6 +8,7 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/plain_weight.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -175,16 +176,21 @@ void pack_rows(PackedWeight& weight, std::span<const NamedTensor* const> parts, 
   }
 }
 
+const bf16* plain_values(const PackedWeight& weight, const char* op, Stream&) {
+  require_format(weight, WeightFormat::bf16, op);
+  return static_cast<const bf16*>(weight.panels.data());
+}
+
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
-  require_format(weight, WeightFormat::bf16, "unpack_rows");
+  const bf16* const values = plain_values(weight, "unpack_rows", stream);
   Staging& staging = staging_of(stream);
   const int64_t depth = weight.depth, per_piece = rows_per_piece(depth), per_task = rows_per_task(depth);
   const int64_t out_row_bytes = out.row_stride * dtype_bytes(out.dtype);
   for (int64_t from = begin; from < end; from += per_piece) {
     const int64_t rows = std::min(per_piece, end - from);
     Staging::Piece& piece = staging.take();
-    check(cudaMemcpyAsync(piece.memory, static_cast<const bf16*>(weight.panels.data()) + from * depth,
-                          static_cast<size_t>(rows * depth) * sizeof(bf16), cudaMemcpyDeviceToHost, stream_of(stream)),
+    check(cudaMemcpyAsync(piece.memory, values + from * depth, static_cast<size_t>(rows * depth) * sizeof(bf16),
+                          cudaMemcpyDeviceToHost, stream_of(stream)),
           "unpack_rows", {out});
     check(cudaStreamSynchronize(stream_of(stream)), "unpack_rows", {out});
     stream.parallel((rows + per_task - 1) / per_task, [&](int64_t task, int) {
@@ -197,10 +203,10 @@ void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t 
 
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {
   if (ids.empty()) return;
-  require_format(weight, WeightFormat::bf16, "embedding_gather");
+  const bf16* const values = plain_values(weight, "embedding_gather", stream);
   const bool vector = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.row_stride % 8 == 0 && weight.depth % 8 == 0;
   launch_early(gather_kernel, static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream), data_of<bf16>(y),
-               y.row_stride, static_cast<const bf16*>(weight.panels.data()), weight.depth, ids.data(), vector);
+               y.row_stride, values, weight.depth, ids.data(), vector);
   check_launch("embedding_gather", {y});
 }
 

@@ -237,6 +237,11 @@ bool Control::failed() const {
   return failure_.has_value();
 }
 
+bool Control::failed_by_error() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return failure_ && !failure_->left;
+}
+
 void Control::throw_if_failed() {
   const std::lock_guard lock(mutex_);
   if (failure_ && !failure_->left) throw_failure();

@@ -44,6 +44,7 @@ class Control {
   void interrupt() noexcept;
   bool interrupted() const noexcept;
   void throw_if_failed();                               // not for a rank that has only left
+  bool failed_by_error() const noexcept;                // whether it would throw
   bool failed() const;                                  // or a rank has left
   int failed_fd() const { return failed_event_.fd(); }  // can be read once failed() is true
 

@@ -36,8 +36,9 @@ Doorkeeper::Visit Doorkeeper::advance(Stranger& stranger, Frame& hello) const {
   }
 }
 
-std::optional<Newcomer> Doorkeeper::next(Deadline deadline) {
+std::optional<Newcomer> Doorkeeper::next(Deadline deadline, const std::function<void()>& between) {
   for (;;) {
+    if (between) between();
     admit();
     for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
       Newcomer newcomer;

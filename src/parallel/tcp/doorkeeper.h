@@ -2,6 +2,7 @@
 // go when one more comes), each for a limited time, and of each a few bytes of fixed size.
 #pragma once
 
+#include <functional>
 #include <list>
 
 #include "parallel/tcp/frame.h"
@@ -22,8 +23,9 @@ class Doorkeeper {
   Doorkeeper(Socket listener, const Secret& secret, std::chrono::milliseconds patience = std::chrono::seconds(60))
       : listener_(std::move(listener)), secret_(secret), patience_(patience) {}
 
-  // The next one who has proved to know the secret and has said hello; nothing by the deadline.
-  std::optional<Newcomer> next(Deadline deadline);
+  // The next one who has proved to know the secret and has said hello; nothing by the deadline. `between` is called
+  // several times a second while it waits, and may throw.
+  std::optional<Newcomer> next(Deadline deadline, const std::function<void()>& between = {});
   int64_t refused() const { return refused_; }  // who did not prove it, so far
   void close() { listener_.close(); }
 

@@ -49,12 +49,13 @@ std::optional<Frame> FrameReader::next() {
 
 bool read_into(FrameReader& reader, const Socket& socket) {
   std::array<std::byte, 4096> buffer;
-  for (;;) {
+  while (reader.pending() <= reader.most() + kHead) {  // else whoever sends faster than we read would fill our memory
     const ptrdiff_t got = receive_some(socket, buffer);
     if (got <= 0) return got == 0;
     reader.add(std::span(buffer).first(static_cast<size_t>(got)));
-    if (static_cast<size_t>(got) < buffer.size()) return true;
+    if (static_cast<size_t>(got) < buffer.size()) break;
   }
+  return true;
 }
 
 Frame receive_frame(const Socket& socket, size_t most, Deadline deadline) {

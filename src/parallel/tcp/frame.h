@@ -44,6 +44,7 @@ class FrameReader {
   void set_most(size_t most) { most_ = most; }
   void add(std::span<const std::byte> bytes) { pending_.insert(pending_.end(), bytes.begin(), bytes.end()); }
   size_t pending() const { return pending_.size(); }
+  size_t most() const { return most_; }
   // The next whole frame. FormatError: it is larger than it may be, or empty.
   std::optional<Frame> next();
 
@@ -52,7 +53,8 @@ class FrameReader {
   std::vector<std::byte> pending_;
 };
 
-// Reads what the socket has into the reader; false: the connection has ended.
+// Reads what the socket has into the reader, at most a little more than a frame may hold; false: the connection has
+// ended.
 bool read_into(FrameReader& reader, const Socket& socket);
 // The next frame, waiting for it. Throws what receive_all and FrameReader throw.
 Frame receive_frame(const Socket& socket, size_t most, Deadline deadline);

@@ -22,14 +22,15 @@ Mac proof(const Secret& secret, std::string_view side, const Nonce& caller, cons
 
 }  // namespace
 
-void prove_as_caller(const Socket& socket, const Secret& secret, Deadline deadline) {
+void prove_as_caller(const Socket& socket, const Secret& secret, Deadline deadline,
+                     const std::function<void()>& between) {
   Nonce mine, theirs;
   fill_random(mine);
   send_all(socket, std::as_bytes(std::span(kGreeting)), deadline);
   send_all(socket, mine, deadline);
   Mac answer;
-  receive_all(socket, theirs, deadline);
-  receive_all(socket, answer, deadline);
+  receive_all(socket, theirs, deadline, between);
+  receive_all(socket, answer, deadline, between);
   if (!same_secret(answer, proof(secret, "listener", mine, theirs)))
     throw ConfigError({.what = "the process at the address of another rank does not know this job's secret",
                        .where = peer_address(socket),

@@ -16,7 +16,9 @@ inline constexpr size_t kNonceBytes = 32, kGreetingBytes = 16;
 using Nonce = std::array<std::byte, kNonceBytes>;
 
 // The caller's side. ConfigError: the listener does not know the secret. Else what send_all and receive_all throw.
-void prove_as_caller(const Socket& socket, const Secret& secret, Deadline deadline);
+// `between`: as of receive_all.
+void prove_as_caller(const Socket& socket, const Secret& secret, Deadline deadline,
+                     const std::function<void()>& between = {});
 
 // The listener's side, which has many callers at a time and waits for none of them.
 class Challenge {

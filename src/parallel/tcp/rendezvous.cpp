@@ -15,6 +15,7 @@ namespace lockstep::parallel::tcp {
 namespace {
 
 constexpr int kProtocol = 1;
+const Fault kEnded{.what = "its process ended before all ranks of the job had met", .where = "control channel"};
 
 // What a newcomer says of itself.
 struct Hello {
@@ -103,10 +104,15 @@ class Rendezvous {
 
   Connections meet() {
     if (launch_.rank == 0) {
-      gather();
-      welcome();
-      accept_data();
-      await_ready();
+      try {
+        gather();
+        welcome();
+        accept_data();
+        await_ready();
+      } catch (const Error& error) {
+        tell_members({.kind = error.kind(), .fault = error.fault(), .exit_code = error.exit_code()});
+        throw;
+      }
     } else {
       call_rank_0();
       dial_lower();
@@ -143,7 +149,7 @@ class Rendezvous {
     connections_.control.resize(size());
     addresses_.resize(size());
     for (size_t come = 1; come < size();) {
-      std::optional<Newcomer> newcomer = doorkeeper_.next(deadline_);
+      std::optional<Newcomer> newcomer = doorkeeper_.next(deadline_, [&] { require_members(); });
       if (!newcomer) throw_missing();
       come += take_member(*newcomer) ? 1 : 0;
     }
@@ -173,6 +179,21 @@ class Rendezvous {
     }
   }
 
+  // A rank that has come and gone will not come again: the others need not wait for the rest.
+  void require_members() const {
+    for (size_t rank = 1; rank < size(); ++rank) {
+      const Socket& member = connections_.control[rank];
+      if (member.open() && has_ended(member)) throw PeerFailed(static_cast<int>(rank), kEnded, 1);
+    }
+  }
+
+  // Why there will be no group.
+  void tell_members(const Report& report) const {
+    const std::vector<std::byte> frame = encode(FrameType::refused, pack_report(report));
+    for (const Socket& member : connections_.control)
+      if (member.open()) (void)send_some(member, frame);
+  }
+
   [[noreturn]] void throw_missing() const {
     std::string missing;
     for (size_t rank = 1; rank < size(); ++rank)
@@ -196,9 +217,13 @@ class Rendezvous {
   }
 
   void await_ready() {
-    for (size_t rank = 1; rank < size(); ++rank)
-      if (receive_frame(connections_.control[rank], kMemberBytes, deadline_).type != FrameType::ready)
+    for (size_t rank = 1; rank < size(); ++rank) {
+      const Socket& member = connections_.control[rank];
+      while (!can_read(member, std::min(deadline_, Clock::now() + kTurn)) && Clock::now() < deadline_)
+        require_members();
+      if (receive_frame(member, kMemberBytes, deadline_).type != FrameType::ready)
         throw FormatError({.what = "a rank does not say that it is ready", .where = "rank " + std::to_string(rank)});
+    }
     for (size_t rank = 1; rank < size(); ++rank)
       send_all(connections_.control[rank], encode(FrameType::start), deadline_);
   }
@@ -208,15 +233,25 @@ class Rendezvous {
   // A listener that is besieged by strangers may have to let go of this caller before it has proved who it is.
   Socket call(const std::string& host, uint16_t port) const {
     for (;;) {
-      Socket socket = dial(host, port, deadline_);
+      hear_rank_0();
+      const Deadline turn = std::min(deadline_, Clock::now() + std::chrono::seconds(1));
       try {
-        prove_as_caller(socket, connection_.secret, deadline_);
+        Socket socket = dial(host, port, turn);
+        prove_as_caller(socket, connection_.secret, deadline_, [&] { hear_rank_0(); });
         return socket;
+      } catch (const Cancelled&) {
+        if (Clock::now() >= deadline_) throw;
       } catch (const ResourceError&) {
         if (Clock::now() >= deadline_) throw;
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     }
+  }
+
+  // It may say meanwhile that there will be no group.
+  void hear_rank_0() const {
+    if (launch_.rank != 0 && !connections_.control.empty() && can_read(connections_.control[0], Clock::now()))
+      expect(FrameType::start);
   }
 
   void call_rank_0() {
@@ -234,14 +269,23 @@ class Rendezvous {
     addresses_[0] = {"", launch_.port};
   }
 
-  Frame expect(FrameType type) {
-    Frame frame = receive_frame(connections_.control[0], kMemberBytes, deadline_);
+  Frame expect(FrameType type) const {
+    Frame frame = receive_from_rank_0();
     if (frame.type == type) return frame;
     if (frame.type == FrameType::refused) {
       const Report report = unpack_report(frame.bytes);
       if (const std::exception_ptr error = make_error(report.kind, report.fault)) std::rethrow_exception(error);
+      throw PeerFailed(0, report.fault, report.exit_code);
     }
     throw FormatError({.what = "rank 0 says something else than was expected"});
+  }
+
+  Frame receive_from_rank_0() const {
+    try {
+      return receive_frame(connections_.control[0], kMemberBytes, deadline_);
+    } catch (const ResourceError&) {
+      throw PeerFailed(0, kEnded, 1);
+    }
   }
 
   // Their listeners answer when they have done the same: rank 1 waits for nobody.
@@ -260,7 +304,8 @@ class Rendezvous {
 
   void accept_data() {
     for (int missing = launch_.size - 1 - launch_.rank; missing > 0;) {
-      std::optional<Newcomer> newcomer = doorkeeper_.next(deadline_);
+      std::optional<Newcomer> newcomer =
+          doorkeeper_.next(deadline_, [&] { launch_.rank == 0 ? require_members() : hear_rank_0(); });
       if (!newcomer)
         throw Cancelled({.what = "not all ranks connected to each other in time",
                          .where = "rank " + std::to_string(launch_.rank),

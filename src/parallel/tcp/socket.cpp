@@ -192,13 +192,30 @@ void send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline d
   }
 }
 
-void receive_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline) {
+void receive_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline,
+                 const std::function<void()>& between) {
   while (!bytes.empty()) {
     const ptrdiff_t got = receive_some(socket, bytes);
     if (got < 0) throw_ended(socket);
     bytes = bytes.subspan(static_cast<size_t>(got));
-    if (!bytes.empty() && got == 0) wait_for(socket, POLLIN, deadline);
+    if (bytes.empty() || got > 0) continue;
+    if (between) between();
+    if (!between || Clock::now() >= deadline)
+      wait_for(socket, POLLIN, deadline);
+    else
+      can_read(socket, std::min(deadline, Clock::now() + kTurn));
   }
+}
+
+bool has_ended(const Socket& socket) {
+  std::byte next;
+  const ssize_t got = ::recv(socket.fd(), &next, 1, MSG_PEEK);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+bool can_read(const Socket& socket, Deadline deadline) {
+  pollfd entry{.fd = socket.fd(), .events = POLLIN, .revents = 0};
+  return ::poll(&entry, 1, milliseconds_until(deadline)) > 0;
 }
 
 }  // namespace lockstep::parallel::tcp

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,8 @@ namespace lockstep::parallel::tcp {
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
+
+inline constexpr std::chrono::milliseconds kTurn{200};  // between two looks at something else than the socket
 
 // A file descriptor that is closed with this object.
 class Socket {
@@ -50,7 +53,14 @@ ptrdiff_t receive_some(const Socket& socket, std::span<std::byte> bytes);
 
 // All of it. ResourceError: the connection ended. Cancelled: the deadline has passed.
 void send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline);
-void receive_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline);
+// `between` is called several times a second while it waits, and may throw.
+void receive_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline,
+                 const std::function<void()>& between = {});
+
+// Whether the other end has closed the connection, or its process is gone. What it sent before can still be read.
+bool has_ended(const Socket& socket);
+// Whether there is something to read, or the connection has ended; waits for it, but not beyond the deadline.
+bool can_read(const Socket& socket, Deadline deadline);
 
 // For poll(): until the deadline, at least 0 and at most `most`.
 int milliseconds_until(Deadline deadline, std::chrono::milliseconds most = std::chrono::hours(1));

@@ -66,6 +66,7 @@ class TcpRank final : public Group {
     }
   }
   void check() override { control_->throw_if_failed(); }
+  bool failed() const noexcept override { return control_->failed_by_error(); }
   void interrupt() noexcept override { control_->interrupt(); }
   bool interrupted() const noexcept override { return control_->interrupted(); }
 

@@ -3,11 +3,15 @@
 #include <limits>
 #include <utility>
 
+#include "parallel/bytes.h"
+#include "parallel/gather.h"
+
 namespace lockstep::recipes {
 
-RolloutSamples::RolloutSamples(const SaveOptions& save, int64_t resume_step, const text::Tokenizer& tokenizer)
-    : tokenizer_(tokenizer) {
-  if (!save.save.empty() && save.keep_samples > 0) writer_.emplace(save.save, resume_step, save.keep_samples);
+RolloutSamples::RolloutSamples(const SaveOptions& save, int64_t resume_step, const text::Tokenizer& tokenizer,
+                               parallel::Group& group)
+    : tokenizer_(tokenizer), group_(group), keeps_(!save.save.empty() && save.keep_samples > 0) {
+  if (keeps_ && group.rank() == 0) writer_.emplace(save.save, resume_step, save.keep_samples);
 }
 
 RolloutSamples::~RolloutSamples() {
@@ -38,7 +42,38 @@ void RolloutSamples::trained(int64_t sample, std::span<const float> logprob, std
       if (weights[t] == 0) (*values)[t] = std::numeric_limits<float>::quiet_NaN();
 }
 
+namespace {
+void write_list(parallel::ByteWriter& writer, const std::vector<float>& values) {
+  writer.add<uint64_t>(values.size());
+  for (const float value : values) writer.add(value);
+}
+std::vector<float> read_list(parallel::ByteReader& reader) {
+  std::vector<float> values;
+  for (auto left = reader.take<uint64_t>(); left > 0; --left) values.push_back(reader.take<float>());
+  return values;
+}
+}  // namespace
+
+void RolloutSamples::gather() {
+  parallel::ByteWriter writer;
+  for (size_t sample = 0; sample < rows_.size(); ++sample) {
+    if (rows_[sample].train_logprobs.empty()) continue;
+    writer.add<uint64_t>(sample);
+    write_list(writer, rows_[sample].train_logprobs);
+    write_list(writer, rows_[sample].entropy);
+  }
+  for (const std::vector<std::byte>& bytes : parallel::gather_varied(group_, writer.take())) {
+    parallel::ByteReader reader(bytes);
+    while (!reader.empty()) {
+      TrainedRows& rows = rows_.at(reader.take<uint64_t>());
+      rows.train_logprobs = read_list(reader);
+      rows.entropy = read_list(reader);
+    }
+  }
+}
+
 void RolloutSamples::write(int64_t step, rl::Rollout&& rollout) {
+  if (keeps_ && group_.size() > 1) gather();
   if (!writer_) return;
   wait();
   written_ = std::async(std::launch::async, [this, step, trajectories = std::move(rollout.trajectories),

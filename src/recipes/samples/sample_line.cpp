@@ -1,16 +1,16 @@
 #include "recipes/samples/sample_line.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 
 #include "core/json.h"
 
 namespace lockstep::recipes {
 
 namespace {
+
+constexpr size_t kNumberChars = 32;
 
 void separate(std::string& out) {
   if (out.back() != '{') out += ',';
@@ -24,14 +24,31 @@ void append_key(std::string& out, std::string_view key) {
   out += "\":";
 }
 
+// A tree of JSON for every token would cost more than all else.
+void append_quoted(std::string& out, std::string_view text) {
+  const bool plain = std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+  if (!plain) {
+    out += json_text(Json(text));
+    return;
+  }
+  out += '"';
+  out += text;
+  out += '"';
+}
+
 void append_text(std::string& out, std::string_view key, std::string_view text) {
   append_key(out, key);
-  out += json_text(Json(text));
+  append_quoted(out, text);
+}
+
+void append_integer(std::string& out, int64_t number) {
+  char text[kNumberChars];
+  out.append(text, std::to_chars(text, text + kNumberChars, number).ptr);
 }
 
 void append_number(std::string& out, std::string_view key, int64_t number) {
   append_key(out, key);
-  fmt::format_to(std::back_inserter(out), "{}", number);
+  append_integer(out, number);
 }
 
 void append_list(std::string& out, std::string_view key, size_t size, const auto& append) {
@@ -45,7 +62,7 @@ void append_list(std::string& out, std::string_view key, size_t size, const auto
 }
 
 void append_ids(std::string& out, std::string_view key, std::span<const int32_t> ids) {
-  append_list(out, key, ids.size(), [&](size_t i) { fmt::format_to(std::back_inserter(out), "{}", ids[i]); });
+  append_list(out, key, ids.size(), [&](size_t i) { append_integer(out, ids[i]); });
 }
 
 // One number where all are the same, else the list under the plural.
@@ -65,7 +82,7 @@ void append_pieces(std::string& out, std::span<const int32_t> response, const te
   append_list(out, "pieces", response.size(), [&](size_t i) {
     std::string piece = decoder.push(response[i]);
     if (i + 1 == response.size()) piece += decoder.finish();
-    out += json_text(Json(piece));
+    append_quoted(out, piece);
   });
 }
 
@@ -76,11 +93,18 @@ void append_exact_float(std::string& out, float value) {
     out += "null";
     return;
   }
-  const size_t begin = out.size();
-  fmt::format_to(std::back_inserter(out), "{}", value);
-  if (static_cast<float>(std::strtod(out.c_str() + begin, nullptr)) == value) return;
-  out.resize(begin);
-  fmt::format_to(std::back_inserter(out), "{}", static_cast<double>(value));
+  if (value == 0 && std::signbit(value)) {
+    out += "-0.0";  // readers take -0 for the integer, which has no sign
+    return;
+  }
+  char text[kNumberChars];
+  char* end = std::to_chars(text, text + kNumberChars, value).ptr;
+  double as_double = 0;
+  std::from_chars(text, end, as_double);
+  // Not every shortest text of a float is nearest to it among the doubles' readings.
+  if (static_cast<float>(as_double) != value)
+    end = std::to_chars(text, text + kNumberChars, static_cast<double>(value)).ptr;
+  out.append(text, end);
 }
 
 size_t response_begin(const rl::Trajectory& trajectory) {
@@ -130,7 +154,7 @@ std::string sample_line(int64_t step, const rl::Trajectory& trajectory, const Tr
   if (tokenizer != nullptr) append_pieces(out, tokens.subspan(begin), *tokenizer);
   const auto of_response = [&](const auto& values) { return std::span(values).subspan(begin, size); };
   append_one_or_all<int64_t>(out, "version", of_response(trajectory.versions),
-                             [&](int64_t version) { fmt::format_to(std::back_inserter(out), "{}", version); });
+                             [&](int64_t version) { append_integer(out, version); });
   // Row begin - 1 is of the response's first token.
   const auto of_rows = [&](const std::vector<float>& values) {
     return values.size() + 1 != trajectory.tokens.size() || begin == 0 ? std::span<const float>()

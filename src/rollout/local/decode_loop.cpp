@@ -78,6 +78,22 @@ void DecodeLoop::step(const kernels::DecodeState& state, float inv_temperature) 
   kernels::decode_draw(state, logits, inv_temperature, stream_);
 }
 
+const lora::AdapterVersion* DecodeLoop::in_slot(const lora::AdapterVersion& adapter) {
+  if (slot_source_ == adapter.weights && slot_.layout == adapter.layout) return &slot_;
+  const size_t bytes = lora::weight_bytes(*adapter.layout, stream_.device());
+  std::shared_ptr<const Buffer> memory = slot_.weights;
+  if (memory == nullptr || memory->bytes() < bytes) {
+    graphs_.clear();  // they contain its address
+    memory = std::make_shared<const Buffer>(bytes, Buffer::Fill::none, stream_.device());
+  }
+  slot_source_ = nullptr;
+  copy(memory->data(), adapter.weights->data(), bytes, stream_);
+  slot_ = adapter;
+  slot_.weights = std::move(memory);
+  slot_source_ = adapter.weights;
+  return &slot_;
+}
+
 void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
   adapter_ = inputs.front().adapter;
   host_tiles_ = {};
@@ -87,14 +103,17 @@ void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
       runs.push_back({.row_begin = static_cast<int64_t>(i), .adapter = inputs[i].adapter});
     ++runs.back().rows;
   }
-  if (runs.size() == 1) return;
+  if (runs.size() == 1) {
+    if (adapter_) adapter_ = in_slot(*adapter_);
+    return;
+  }
   adapter_ = nullptr;
   host_tiles_ = lora::tiles_of(runs);
 }
 
 StepGraphs::Key DecodeLoop::key_of(const DecodeShape& shape, float inv_temperature) const {
   StepGraphs::Key key{.shape = shape, .shared_spans = sequences_.num_shared_spans, .inv_temperature = inv_temperature};
-  if (adapter_) key.adapter = {.weights = adapter_->weights->data(), .layout = adapter_->layout};
+  if (adapter_) key.adapter = {.layout = adapter_->layout};
   key.tiles = {
       .tiles = tiles_.num_tiles, .sites = static_cast<int64_t>(host_tiles_.sites.size()), .max_rank = tiles_.max_rank};
   return key;

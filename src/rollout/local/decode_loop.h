@@ -20,9 +20,10 @@ struct DecodeResults {
   std::vector<float> logprobs;
 };
 
-// Graphs are cached by (rows rounded up, spans of keys rounded up, adapter buffer, adapter layout, temperature of the
-// log-probs), so a published version costs nothing once its buffer has been seen. With several adapters the key holds
-// only upper bounds of the number of tiles and of the rank; of spans that inputs share it holds the rounded number.
+// Graphs are cached by (rows rounded up, spans of keys rounded up, adapter layout, temperature of the log-probs). The
+// adapter of all rows is copied to memory of the loop first, unless it is there already, so that the graphs of one
+// version are those of the next, wherever its buffer lies. With several adapters the key holds only upper bounds of the
+// number of tiles and of the rank; of spans that inputs share it holds the rounded number.
 // A step that cannot be recorded runs without a graph, with the same bits. One thread.
 class DecodeLoop {
  public:
@@ -36,9 +37,11 @@ class DecodeLoop {
   void run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature, DecodeResults& results);
   void forget_graphs() { graphs_.clear(); }
   int64_t failed_recordings() const { return graphs_.failures(); }
+  int64_t recordings() const { return graphs_.recordings(); }
 
  private:
   void choose_adapters(std::span<const DecodeInput> inputs);
+  const lora::AdapterVersion* in_slot(const lora::AdapterVersion& adapter);
   kernels::DecodeState place(std::span<const DecodeInput> inputs, const DecodeShape& shape);
   void reserve(const DecodeShape& shape);
   size_t span_bytes(const DecodeShape& shape) const;
@@ -52,7 +55,9 @@ class DecodeLoop {
   std::vector<std::byte> staged_;
   kernels::DeviceSequences sequences_;  // in state_
   // For the current run: one adapter for all rows, or tiles of rows, or neither.
-  const lora::AdapterVersion* adapter_ = nullptr;
+  const lora::AdapterVersion* adapter_ = nullptr;  // slot_
+  lora::AdapterVersion slot_;                      // a copy whose address stays
+  std::shared_ptr<const Buffer> slot_source_;      // what it is a copy of: held, so that nobody writes another there
   lora::AdapterTiles host_tiles_;
   kernels::LoraTiles tiles_;
   Arena arena_;

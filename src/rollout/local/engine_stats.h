@@ -10,6 +10,7 @@ struct EngineStats {
   int64_t shared_prompt_tokens = 0;                        // that samples took from their prompt's blocks
   int64_t prefix_query_tokens = 0, prefix_hit_tokens = 0;  // of prompts, and those found in the prefix cache
   int64_t failed_steps = 0;                                // by an error, which dropped the requests
+  int64_t recordings = 0;                                  // of decode steps on a GPU, each a graph
   int64_t failed_recordings = 0;                           // of decode steps on a GPU, which then ran without a graph
 };
 

@@ -103,8 +103,11 @@ void Engine::Impl::decode(int64_t steps) {
   const SampleRequest& first = live(*scheduled.front().group).request;
   DecodeLoop& loop = *live(*scheduled.front().group).base->decode_loop;
   loop.run(decode_inputs, steps, 1.0f / first.sampling.logprob_temperature, decode_results);
-  stats.failed_recordings = 0;
-  for (const auto& base : bases) stats.failed_recordings += base->decode_loop->failed_recordings();
+  stats.recordings = stats.failed_recordings = 0;
+  for (const auto& base : bases) {
+    stats.recordings += base->decode_loop->recordings();
+    stats.failed_recordings += base->decode_loop->failed_recordings();
+  }
   scheduler.commit(steps);
   for (int64_t step = 0; step < steps; ++step)
     for (size_t i = 0; i < scheduled.size(); ++i) {

@@ -17,10 +17,11 @@ const Graph* StepGraphs::record(const Key& key, const std::function<Graph()>& re
     --calls_to_skip_;
     return nullptr;
   }
-  if (graphs_.size() >= kMaxGraphs) clear();  // most of them belong to adapters that are gone
+  if (graphs_.size() >= kMaxGraphs) clear();  // most of them belong to shapes and layouts that are gone
   try {
     Graph graph = record();
     pause_ = 0;
+    ++recordings_;
     return &(graphs_[key] = std::move(graph));
   } catch (const Error&) {
     ++failures_;

@@ -12,18 +12,15 @@
 
 namespace lockstep::rollout {
 
-// A graph contains addresses and keeps none of that memory alive. So a graph may be launched only if all of it still
-// exists: what belongs to the loop outlives the graphs (clear()), and the adapter is that of the inputs, looked up by
-// the address of its buffer. If an adapter is gone, another may have its address: the layout in the key, which the key
-// keeps alive, distinguishes them. One thread.
+// A graph contains addresses and keeps none of that memory alive: all of it belongs to the loop, which clears the
+// graphs before it moves. One thread.
 class StepGraphs {
  public:
   static constexpr size_t kMaxGraphs = 256;
   static constexpr int64_t kMaxPause = 1023;
 
-  // The adapter of all rows, by the address of its buffer; none if rows use the base, or several adapters.
+  // Of the adapter of all rows, which has one address whichever it is; none if rows use the base, or several adapters.
   struct OneAdapter {
-    const void* weights = nullptr;
     std::shared_ptr<const lora::AdapterLayout> layout;
     auto operator<=>(const OneAdapter&) const = default;
   };
@@ -47,10 +44,11 @@ class StepGraphs {
   const Graph* record(const Key& key, const std::function<Graph()>& record);
   void clear() { graphs_.clear(); }
   int64_t failures() const { return failures_; }
+  int64_t recordings() const { return recordings_; }
 
  private:
   std::map<Key, Graph> graphs_;
-  int64_t failures_ = 0, pause_ = 0, calls_to_skip_ = 0;
+  int64_t recordings_ = 0, failures_ = 0, pause_ = 0, calls_to_skip_ = 0;
 };
 
 }  // namespace lockstep::rollout

@@ -4,10 +4,21 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "core/json.h"
 #include "rollout/remote/dialect.h"
 
 namespace lockstep::rollout {
+
+// What a library of JSON throws about types becomes an error of ours.
+template <class Read>
+auto reading(const std::string& where, const Read& read) {
+  try {
+    return read();
+  } catch (const Json::exception& error) {
+    throw FormatError({.what = "a server's answer has another shape", .where = where, .got = error.what()});
+  }
+}
 
 inline constexpr const char* kModelsPath = "/v1/models";
 // The base and the adapters that are loaded.

@@ -3,25 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 #include <thread>
 
 #include "core/json.h"
+#include "rollout/remote/dialect_parts.h"
 
 namespace lockstep::rollout {
 
 namespace {
 
-// What a library of JSON throws about types becomes an error of ours.
-template <class Read>
-auto reading(const std::string& where, const Read& read) {
-  try {
-    return read();
-  } catch (const Json::exception& error) {
-    throw FormatError({.what = "a server's answer has another shape", .where = where, .got = error.what()});
-  }
-}
-
-constexpr int kUnauthorized = 401, kForbidden = 403, kMaxLoads = 3, kMaxForgotten = 3;
+constexpr int kUnauthorized = 401, kForbidden = 403, kMaxForgotten = 3;
+constexpr milliseconds kPatience = std::chrono::seconds(20);  // of what needs no work of a server
+constexpr milliseconds kPoll(20);
 
 }  // namespace
 
@@ -43,7 +37,7 @@ void Fleet::authorize(net::HttpRequest& request) const {
 net::HttpAnswer Fleet::ask(size_t server, net::HttpRequest request, milliseconds timeout) {
   authorize(request);
   request.timeout = timeout;
-  net::HttpAnswer answer = client_.ask(servers_[server].address, std::move(request));
+  net::HttpAnswer answer = wait_for(server, std::move(request), true);
   if (answer.status == kUnauthorized || answer.status == kForbidden)
     throw ConfigError({.what = "a server wants another API key",
                        .where = servers_[server].address.text(),
@@ -51,8 +45,32 @@ net::HttpAnswer Fleet::ask(size_t server, net::HttpRequest request, milliseconds
   return answer;
 }
 
+// `patient`: whether somebody may interrupt it.
+net::HttpAnswer Fleet::wait_for(size_t index, net::HttpRequest request, bool patient) {
+  const auto promise = std::make_shared<std::promise<net::HttpClient::Outcome>>();
+  std::future<net::HttpClient::Outcome> answer = promise->get_future();
+  const net::Address& address = servers_[index].address;
+  const net::HttpClient::Id id = client_.send(address, std::move(request), [promise](net::HttpClient::Outcome outcome) {
+    promise->set_value(std::move(outcome));
+  });
+  try {
+    while (answer.wait_for(patient ? kPoll : milliseconds(1000)) != std::future_status::ready) {
+      if (!patient) continue;
+      options_.between();
+      if (stopping())
+        throw net::Unreachable(
+            {.what = "a server is not waited for", .where = address.text(), .got = "the run is being stopped"});
+    }
+  } catch (...) {
+    client_.cancel(id);
+    throw;
+  }
+  net::HttpClient::Outcome outcome = answer.get();
+  if (auto* error = std::get_if<std::exception_ptr>(&outcome)) std::rethrow_exception(*error);
+  return std::get<net::HttpAnswer>(std::move(outcome));
+}
+
 ServerFacts Fleet::read_facts(size_t server) {
-  constexpr milliseconds kPatience = std::chrono::seconds(20);
   ServerFacts facts;
   for (const std::string& path : dialect_->fact_paths()) {
     const net::HttpAnswer answer = ask(server, {.path = path}, kPatience);
@@ -87,17 +105,18 @@ void Fleet::connect() {
   std::string told;
   for (size_t i = 0; i < servers_.size(); ++i)
     while (!servers_[i].up && !try_arrive(i)) {
-      if (servers_[i].last_error != told) {
-        told = servers_[i].last_error;
+      const std::string& error = servers_[i].last_error;
+      if (error != told) {
+        told = error;
         options_.on_note(fmt::format("server {} is waited for: {}", servers_[i].address.text(), told));
       }
       if (Clock::now() > until)
         throw ResourceError({.what = "a server does not answer",
                              .where = servers_[i].address.text(),
-                             .got = servers_[i].last_error,
+                             .got = error,
                              .attempt = "start it, and give its address"});
       options_.between();
-      std::this_thread::sleep_for(std::min(options_.retry_interval, milliseconds(200)));
+      std::this_thread::sleep_until(std::min(servers_[i].next_look, Clock::now() + milliseconds(200)));
     }
 }
 
@@ -105,6 +124,8 @@ void Fleet::connect() {
 bool Fleet::try_return(size_t index) {
   try {
     return try_arrive(index);
+  } catch (const Cancelled&) {
+    throw;
   } catch (const Error& error) {
     if (num_up() == 0) throw;
     Server& server = servers_[index];
@@ -116,16 +137,39 @@ bool Fleet::try_return(size_t index) {
   }
 }
 
+// Asks a server that is away whether it is healthy: nothing while it has not answered, then what is wrong or nothing.
+std::optional<std::string> Fleet::health(size_t index) {
+  Server& server = servers_[index];
+  if (!server.look) {
+    server.look = std::make_shared<Look>();
+    net::HttpRequest request{.path = "/health", .timeout = kPatience};
+    authorize(request);
+    client_.send(server.address, std::move(request), [look = server.look](net::HttpClient::Outcome outcome) {
+      try {
+        if (const auto* error = std::get_if<std::exception_ptr>(&outcome)) std::rethrow_exception(*error);
+        const net::HttpAnswer& answer = std::get<net::HttpAnswer>(outcome);
+        if (!answer.ok()) look->error = fmt::format("status {}", answer.status);
+      } catch (const Error& error) {
+        look->error = error.fault().got;
+      }
+      look->done = true;
+    });
+  }
+  if (!server.look->done) return std::nullopt;
+  return std::exchange(server.look, nullptr)->error;
+}
+
 // Whether it is up now. What is wrong with a server that answers is thrown.
 bool Fleet::try_arrive(size_t index) {
   Server& server = servers_[index];
+  const std::optional<std::string> wrong = health(index);
+  server.next_look = Clock::now() + (wrong ? options_.retry_interval : kPoll);
+  if (!wrong) return false;
+  if (!wrong->empty()) {
+    server.last_error = *wrong;
+    return false;
+  }
   try {
-    constexpr milliseconds kPatience = std::chrono::seconds(20);
-    const net::HttpAnswer health = ask(index, {.path = "/health"}, kPatience);
-    if (!health.ok())
-      throw net::Unreachable({.what = "a server is not healthy",
-                              .where = server.address.text(),
-                              .got = fmt::format("status {}", health.status)});
     arrive(index);
     return true;
   } catch (const net::Unreachable& error) {
@@ -139,141 +183,26 @@ void Fleet::arrive(size_t index) {
   Server& server = servers_[index];
   server.facts = read_facts(index);
   check_model(index);
-  server.loaded.clear();
+  if (server.paused) go_on(index);
+  const auto has = [&](const std::string& name) { return std::ranges::count(server.facts.adapters, name) > 0; };
+  const std::set<std::string> told = std::exchange(server.loaded, {});
   for (const HeldAdapter& adapter : held_) {
     // Which weights it has, no list says.
-    const bool there = !adapter.name.empty() && std::ranges::count(server.facts.adapters, adapter.name) > 0;
-    if (!there) {
+    if (!adapter.name.empty() && has(adapter.name)) {
+      server.loaded.insert(adapter.name);
+    } else {
       server.checked = false;
       load_at(index, adapter);
     }
-    server.loaded.insert(adapter.name);
   }
+  // What was dropped while it was away.
+  for (const std::string& name : told)
+    if (!server.loaded.contains(name) && has(name)) unload_at(index, name);
   if (!server.checked) on_arrival_(index);
   server.checked = true;
   server.up = true;
   server.samples = 0;
   all_away_since_ = Clock::time_point::max();
-}
-
-// A server that stumbles (5xx) has not loaded it, or says so in its list.
-void Fleet::deliver(size_t index, const HeldAdapter& adapter, net::HttpRequest request) {
-  request.once = true;
-  net::HttpAnswer answer;
-  for (int tries = 1; tries <= kMaxLoads; ++tries) {
-    answer = ask(index, request, options_.control_timeout);
-    if (dialect_->succeeded(answer)) return;
-    if (answer.status < 500) break;
-    if (!adapter.name.empty() && std::ranges::count(read_facts(index).adapters, adapter.name) > 0) return;
-  }
-  throw ConfigError(
-      {.what = adapter.name.empty() ? "a server does not load the weights" : "a server does not load the adapter",
-       .where = fmt::format("{}: {}", servers_[index].address.text(), adapter.directory),
-       .got = fmt::format("status {}: {}", answer.status, dialect_->error_text(answer))});
-}
-
-void Fleet::load_at(size_t index, const HeldAdapter& adapter) {
-  switch (adapter.delivery) {
-    case Delivery::adapter_files: return deliver(index, adapter, dialect_->load(adapter.name, adapter.directory));
-    case Delivery::adapter_tensors:
-      return deliver(index, adapter, dialect_->load_tensors(adapter.name, *adapter.tensors));
-    case Delivery::weight_files: return replace_weights(index, adapter);
-  }
-}
-
-void Fleet::replace_weights(size_t index, const HeldAdapter& weights) {
-  delivers_weights_ = true;
-  const bool running = servers_[index].samples > 0;
-  if (running) deliver(index, weights, dialect_->pause(options_.on_version_change != OnVersionChange::keep));
-  try {
-    const std::string name = fmt::format("{}{}", kWeightsPrefix, weights.policy.version);
-    for (net::HttpRequest& request : dialect_->load_weights(weights.directory, name))
-      deliver(index, weights, std::move(request));
-    if (std::optional<net::HttpRequest> mark = dialect_->mark_weights(name))
-      ask(index, std::move(*mark), options_.control_timeout);
-  } catch (const ConfigError&) {
-    if (running) deliver(index, weights, dialect_->resume());  // it goes on with what it has
-    throw;
-  }
-  if (running) deliver(index, weights, dialect_->resume());
-}
-
-std::map<std::string, std::string> Fleet::checksums(size_t index) {
-  std::optional<net::HttpRequest> request = dialect_->checksums();
-  if (!request) return {};
-  const net::HttpAnswer answer = ask(index, std::move(*request), options_.control_timeout);
-  const std::string where = servers_[index].address.text();
-  if (!answer.ok())
-    throw ConfigError({.what = "a server does not give checksums of its weights",
-                       .where = where,
-                       .got = fmt::format("status {}: {}", answer.status, dialect_->error_text(answer)),
-                       .attempt = "VLLM_SERVER_DEV_MODE=1 in the environment of vLLM 0.32 or later"});
-  return reading(where, [&] { return dialect_->read_checksums(answer.body); });
-}
-
-void Fleet::unload_at(size_t index, const std::string& name) noexcept {
-  try {
-    net::HttpRequest request = dialect_->unload(name);
-    request.once = true;
-    const net::HttpAnswer answer = ask(index, std::move(request), options_.control_timeout);
-    if (!dialect_->succeeded(answer))
-      options_.on_note(
-          fmt::format("{} does not unload {}: {}", servers_[index].address.text(), name, dialect_->error_text(answer)));
-  } catch (const std::exception& error) {
-    options_.on_note(fmt::format("{} does not unload {}: {}", servers_[index].address.text(), name, error.what()));
-  }
-}
-
-void Fleet::load(const HeldAdapter& adapter) {
-  try {
-    if (num_up() == 0) wait_for_one();
-    for (size_t i = 0; i < servers_.size(); ++i) {
-      if (!servers_[i].up) continue;
-      try {
-        load_at(i, adapter);
-        servers_[i].loaded.insert(adapter.name);
-      } catch (const net::Unreachable& error) {
-        lost(i, error.fault().got);
-      }
-    }
-    if (adapter.delivery == Delivery::weight_files) {
-      replaced_ = std::exchange(held_, {adapter});
-      ++weight_loads_;
-    } else {
-      held_.push_back(adapter);
-    }
-    if (num_up() == 0) wait_for_one();
-  } catch (...) {
-    take_back(adapter);
-    throw;
-  }
-}
-
-void Fleet::take_back(const HeldAdapter& adapter) noexcept {
-  std::erase_if(held_, [&](const HeldAdapter& one) { return one.policy == adapter.policy; });
-  if (adapter.delivery != Delivery::weight_files) {
-    for (size_t i = 0; i < servers_.size(); ++i)
-      if (servers_[i].up && servers_[i].loaded.erase(adapter.name) > 0) unload_at(i, adapter.name);
-    return;
-  }
-  if (held_.empty()) held_ = std::move(replaced_);
-  // Which of them had taken the new weights, and how far, is not known; one that is looked at again gets those before.
-  for (size_t i = 0; i < servers_.size(); ++i) lost(i, "it gets the weights before these again");
-}
-
-void Fleet::unload(const lora::PolicyId& policy) noexcept {
-  const auto found = std::ranges::find(held_, policy, &HeldAdapter::policy);
-  if (found == held_.end()) return;
-  const std::string name = found->name;
-  held_.erase(found);
-  if (name.empty()) return;  // weights stay until others come
-  for (size_t i = 0; i < servers_.size(); ++i)
-    if (servers_[i].up && servers_[i].loaded.erase(name) > 0) unload_at(i, name);
-}
-
-void Fleet::revert(const lora::PolicyId& policy) noexcept {
-  const HeldAdapter* const found = find(policy);
-  if (found != nullptr) take_back(HeldAdapter(*found));
 }
 
 const HeldAdapter* Fleet::find(const lora::PolicyId& policy) const {
@@ -283,7 +212,7 @@ const HeldAdapter* Fleet::find(const lora::PolicyId& policy) const {
 
 RemoteAnswer Fleet::generate(size_t index, const SampleRequest& request, const std::string& adapter) {
   const net::HttpAnswer answer =
-      ask(index, dialect_->generate(request, adapter, servers_[index].facts), options_.request_timeout);
+      ask(index, dialect_->generate(request, adapter, servers_[index].facts), options_.control_timeout);
   if (answer.status >= 500)
     throw net::Unreachable({.what = "a server fails",
                             .where = servers_[index].address.text(),
@@ -299,12 +228,19 @@ void Fleet::lost(size_t index, const std::string& why) {
   Server& server = servers_[index];
   if (!server.up) return;
   server.up = false;
+  ++server.times_lost;
   server.samples = 0;
   server.last_error = why;
   server.next_look = Clock::now();
   if (num_up() == 0) all_away_since_ = Clock::now();
+  if (stopping()) return;
   options_.on_note(
       fmt::format("server {} is away ({}); {} of {} are left", server.address.text(), why, num_up(), servers_.size()));
+}
+
+void Fleet::lost_unchecked(size_t index, const std::string& why) {
+  servers_[index].checked = false;
+  lost(index, why);
 }
 
 void Fleet::forgot(size_t index, const std::string& adapter) {
@@ -340,10 +276,10 @@ Fleet::Clock::time_point Fleet::next_look() const {
 
 void Fleet::wait_for_one() {
   if (all_away_since_ == Clock::time_point::max()) all_away_since_ = Clock::now();
-  while (num_up() == 0) {
+  while (num_up() == 0 && !stopping()) {
     options_.between();
     look();
-    if (num_up() == 0) std::this_thread::sleep_for(std::min(options_.retry_interval, milliseconds(100)));
+    if (num_up() == 0) std::this_thread::sleep_for(std::min(options_.retry_interval, kPoll));
   }
 }
 

@@ -3,6 +3,7 @@
 // (set_on_arrival) has looked at it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -27,14 +28,18 @@ struct FleetOptions {
   milliseconds start_timeout = std::chrono::seconds(900);     // until every server has answered for the first time
   milliseconds outage_timeout = std::chrono::seconds(1800);   // without any server that answers
   milliseconds request_timeout = std::chrono::seconds(3600);  // of one answer with all its samples
-  milliseconds control_timeout = std::chrono::seconds(600);   // of loading an adapter
+  milliseconds control_timeout = std::chrono::seconds(600);   // of loading an adapter, and of a check's few tokens
+  milliseconds unload_timeout = std::chrono::seconds(60);     // of unloading one; a run that is being stopped: 5 s
   milliseconds retry_interval = std::chrono::seconds(2);      // between two looks at a server that is away
   milliseconds first_pause{100};                              // before a request that failed is sent again; it doubles
   int64_t max_samples = 256;                                  // in flight at each server; further ones wait here
   OnVersionChange on_version_change = OnVersionChange::cut;
   std::function<void(const std::string& note)> on_note = [](const std::string&) {};
-  // Called again and again while nothing but waiting can be done; may throw.
+  // Called again and again while a server is waited for, for whatever reason; may throw.
   std::function<void()> between = [] {};
+  // Whether the run is about to end: from then on no server is waited for. What is loaded is only held, so that the
+  // caller comes to where it stops.
+  std::function<bool()> stopping = [] { return false; };
 };
 
 // A version where servers can read it. A name is never used again: vLLM finds keys and values by it.
@@ -48,15 +53,23 @@ struct HeldAdapter {
 class Fleet {
  public:
   using Clock = std::chrono::steady_clock;
+  // The answer to /health that a server which is away was asked for.
+  struct Look {
+    std::atomic<bool> done = false;  // by the client's thread, after `error`
+    std::string error;               // empty: it is healthy
+  };
   struct Server {
     net::Address address;
     ServerFacts facts = {};
     bool up = false;                    // now
     bool checked = false;               // as set_on_arrival() says, with what it has loaded
+    bool paused = false;                // by us, and not told to go on yet
+    int64_t times_lost = 0;             // what was sent before the last time is not waited for
     int64_t samples = 0;                // in flight
     int forgot = 0;                     // times in a row that it did not know an adapter
-    std::set<std::string> loaded = {};  // of held(), since it came up
+    std::set<std::string> loaded = {};  // names that it was told to load and not to unload; it may have lost them
     Clock::time_point next_look = {};
+    std::shared_ptr<Look> look = {};  // that is under way
     std::string last_error = {};
   };
 
@@ -73,7 +86,8 @@ class Fleet {
   Server& server(size_t index) { return servers_[index]; }
   size_t num_up() const;
 
-  // Every server that is up loads it, or none holds it; others do when they come back. Waits for one if all are away.
+  // Every server that is up loads it, or none holds it; others do when they come back. Waits for one if all are away,
+  // unless the run is being stopped.
   // Weights take the place of those before, which no request can name any more. ConfigError: a server refuses it, with
   // the server's words; those that had taken weights get back the ones before.
   void load(const HeldAdapter& adapter);
@@ -81,13 +95,17 @@ class Fleet {
   int64_t weight_loads() const { return weight_loads_; }       // that have taken the place of others
   // By the server's names; empty: it has none. ConfigError: it refuses.
   std::map<std::string, std::string> checksums(size_t server);
+  // By servers that are up; those that are away do so before they are up again, if they still have it.
   void unload(const lora::PolicyId& policy) noexcept;
   // As if load() had refused it: weights give way to those before them.
   void revert(const lora::PolicyId& policy) noexcept;
   const HeldAdapter* find(const lora::PolicyId& policy) const;  // nullptr: not held
   const std::vector<HeldAdapter>& held() const { return held_; }
 
-  // One request to one server, which is waited for. net::Unreachable; ConfigError: the server refuses it; FormatError.
+  bool stopping() const { return options_.stopping(); }
+
+  // One short request to one server, which is waited for. net::Unreachable; ConfigError: the server refuses it;
+  // FormatError.
   RemoteAnswer generate(size_t server, const SampleRequest& request, const std::string& adapter);
   // Loads and unloads at one server what is not held: for checks.
   void load_at(size_t server, const HeldAdapter& adapter);
@@ -95,11 +113,14 @@ class Fleet {
 
   // The server does not answer: it gets nothing before it was looked at again.
   void lost(size_t server, const std::string& why);
+  // The same, in the middle of a check: it is checked before it is up again, whatever it has kept.
+  void lost_unchecked(size_t server, const std::string& why);
   // The same for one that does not know an adapter that it had loaded. ResourceError: not the first time in a row.
   void forgot(size_t server, const std::string& adapter);
   void answered(size_t server) { servers_[server].forgot = 0; }
-  // Looks at servers that are away and whose time has come. ResourceError: none has answered for outage_timeout. A
-  // server that comes back and is not what it was stays away while others are up; else what is wrong is thrown.
+  // Looks at servers that are away and whose time has come; whether one answers at all is asked without waiting.
+  // ResourceError: none has answered for outage_timeout. A server that comes back and is not what it was stays away
+  // while others are up; else what is wrong is thrown.
   void look();
   Clock::time_point next_look() const;  // of any server that is away; max() if none is
   // Called for a server that answers for the first time, or that had forgotten an adapter, when it has them all and
@@ -110,10 +131,14 @@ class Fleet {
 
  private:
   net::HttpAnswer ask(size_t server, net::HttpRequest request, milliseconds timeout);
+  net::HttpAnswer wait_for(size_t server, net::HttpRequest request, bool patient);
   ServerFacts read_facts(size_t server);
   void check_model(size_t server);
+  std::optional<std::string> health(size_t server);
   bool try_arrive(size_t server);
   bool try_return(size_t server);
+  void hold(const HeldAdapter& adapter);
+  void go_on(size_t server);
   void deliver(size_t server, const HeldAdapter& adapter, net::HttpRequest request);
   void replace_weights(size_t server, const HeldAdapter& weights);
   void take_back(const HeldAdapter& adapter) noexcept;

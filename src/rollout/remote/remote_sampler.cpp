@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
+#include "core/json.h"
+
 namespace lockstep::rollout {
 
 namespace {
 
-constexpr int kMaxAttempts = 10;  // that a server answered with a failure
+constexpr int kMaxAttempts = 10;  // that a server answered with a failure, or did not survive
 constexpr milliseconds kLongestPause(10'000);
 constexpr int kTooMany = 429;
 
@@ -54,7 +56,7 @@ void RemoteSampler::end(Ticket ticket) {
     if (found->second.server) {
       fleet_.client().cancel(found->second.call);
       Fleet::Server& server = fleet_.server(*found->second.server);
-      server.samples = std::max<int64_t>(server.samples - found->second.request.n, 0);
+      if (found->second.times_lost == server.times_lost) server.samples -= found->second.request.n;
     }
     open_.erase(found);
   }
@@ -88,6 +90,7 @@ void RemoteSampler::dispatch() {
 void RemoteSampler::send(Ticket ticket, Open& open, size_t index) {
   Fleet::Server& server = fleet_.server(index);
   if (fleet_.delivers_weights() && !fleet_.held().empty()) open.request.policy = fleet_.held().front().policy;
+  open.times_lost = server.times_lost;
   open.weight_loads = fleet_.weight_loads();
   const HeldAdapter* const adapter = open.request.policy.is_base() ? nullptr : fleet_.find(open.request.policy);
   if (!open.request.policy.is_base() && adapter == nullptr)
@@ -119,15 +122,21 @@ void RemoteSampler::take(Arrival arrival) {
   const size_t index = *std::exchange(open.server, std::nullopt);
   open.failed = index;
   Fleet::Server& server = fleet_.server(index);
-  server.samples = std::max<int64_t>(server.samples - open.request.n, 0);
+  const bool sent_since = open.times_lost == server.times_lost;
+  if (sent_since) server.samples -= open.request.n;
   if (const auto* answer = std::get_if<net::HttpAnswer>(&arrival.outcome))
     return take_answer(arrival.ticket, open, index, *answer);
+  if (!sent_since) return again(open);  // the server was lost by another request, and may be back
   try {
     std::rethrow_exception(std::get<std::exception_ptr>(arrival.outcome));
   } catch (const net::Unreachable& error) {
     fleet_.lost(index, error.fault().got);
-    again(open);
-    recall(index);
+    if (++open.attempts < kMaxAttempts) return again(open);
+    fail(arrival.ticket, std::make_exception_ptr(ResourceError(
+                             {.what = fmt::format("servers were lost {} times by one request", kMaxAttempts),
+                              .where = server.address.text(),
+                              .got = error.fault().got,
+                              .attempt = "look at the servers' logs; shorter answers, or fewer samples of a prompt"})));
   }
 }
 
@@ -135,9 +144,8 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
   const std::string where = fleet_.server(index).address.text();
   const HeldAdapter* const adapter = fleet_.find(open.request.policy);
   if (adapter != nullptr && fleet_.dialect().lacks_adapter(answer, adapter->name)) {
-    fleet_.forgot(index, adapter->name);
-    again(open);
-    return recall(index);
+    if (open.times_lost == fleet_.server(index).times_lost) fleet_.forgot(index, adapter->name);
+    return again(open);
   }
   fleet_.answered(index);
   try {
@@ -207,10 +215,10 @@ void RemoteSampler::fail(Ticket ticket, std::exception_ptr error) {
   events_.push_back({ticket, Failed{std::move(error)}});
 }
 
-// What else is in flight at a server that is away.
-void RemoteSampler::recall(size_t index) {
+// What is in flight at servers that were lost since: nobody answers it.
+void RemoteSampler::recall() {
   for (auto& [ticket, open] : open_) {
-    if (open.server != index) continue;
+    if (!open.server || open.times_lost == fleet_.server(*open.server).times_lost) continue;
     fleet_.client().cancel(open.call);
     open.server.reset();
     again(open);
@@ -244,6 +252,7 @@ std::span<const Event> RemoteSampler::next_events(Deadline deadline) {
       arrivals.swap(inbox_->arrivals);
     }
     for (Arrival& arrival : arrivals) take(std::move(arrival));
+    recall();
     dispatch();
     if (!events_.empty() || open_.empty() || Clock::now() >= deadline) {
       given_ = std::exchange(events_, {});

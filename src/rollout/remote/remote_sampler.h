@@ -1,10 +1,10 @@
 // The Sampler over servers: prompts go as token ids to the least loaded server, answers come back whole.
 //
 // A request that got no answer (a server that is away, 5xx, 429, too slow) is sent again, to another server if one is
-// up, after a pause that grows; nothing of it was reported before, so nothing is lost or told twice. While no server
-// answers, requests wait (FleetOptions::outage_timeout). Where weights are delivered instead of adapters, a request
-// that was not sent yet is sent of the version that is there then, and one that is in flight goes the way of
-// FleetOptions::on_version_change.
+// up, after a pause that grows; nothing of it was reported before, so nothing is lost or told twice. One that gets
+// none ten times fails. While no server answers, requests wait (FleetOptions::outage_timeout). Where weights are
+// delivered instead of adapters, a request that was not sent yet is sent of the version that is there then, and one
+// that is in flight goes the way of FleetOptions::on_version_change.
 #pragma once
 
 #include <condition_variable>
@@ -48,7 +48,8 @@ class RemoteSampler final : public Sampler {
     std::optional<size_t> server = {};  // it is in flight there
     std::optional<size_t> failed = {};  // it got no answer there: another is asked if there is one
     net::HttpClient::Id call = 0;
-    int64_t weight_loads = 0;  // of the fleet, when it was sent
+    int64_t times_lost = 0;    // of the server, when it was sent, and
+    int64_t weight_loads = 0;  // of the fleet
   };
   struct Arrival {
     Ticket ticket;
@@ -67,7 +68,7 @@ class RemoteSampler final : public Sampler {
   bool comes_to_nothing(Open& open, const RemoteAnswer& answer);
   void again(Open& open);
   void fail(Ticket ticket, std::exception_ptr error);
-  void recall(size_t server);
+  void recall();
   bool wait_for_arrival(Clock::time_point until);
   Clock::time_point next_try() const;
 

@@ -1,0 +1,50 @@
+#include "cli/layout_flags.h"
+
+namespace lockstep::cli {
+
+namespace {
+constexpr double kMostDevices = 4096;
+}
+
+std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
+  recipes::RankOptions& ranks = training.ranks;
+  const auto set_wire = [&ranks](const std::string& name) {
+    ranks.wire = name == "gloo" ? recipes::Wire::host : name == "mpi" ? recipes::Wire::mpi : recipes::Wire::nccl;
+  };
+  const auto balance = [&training](train::Balance by) {
+    return Binding{.arity = Arity::none,
+                   .set = [&training, by](const std::string&, const Values&) { training.balance = by; }};
+  };
+  return {
+      {"--actor-num-nodes", "N", number(ranks.hosts, 1, kMostDevices), "hosts that train (1)"},
+      {"--actor-num-gpus-per-node", "N", number(ranks.devices_per_host, 1, kMostDevices),
+       "GPUs of each host that train, a process for each (1); with --device cpu: processes. Without a launcher the "
+       "ranks of one host are started by this command"},
+      {"--num-gpus-per-node", "N", number(ranks.devices_of_host, 1, kMostDevices),
+       "GPUs that a host has: no more may be asked of it"},
+      {"--ranks-per-gpu", "N", number(ranks.ranks_per_device, 1, 64),
+       "processes that share a GPU, each with a part of its memory: a layout is tried on fewer GPUs, with its bits"},
+      {"--distributed-backend", "NAME", choice("nccl|gloo|mpi", "nccl", set_wire),
+       "what moves gradients: nccl between GPUs (over TCP between CPUs) | gloo: TCP, through host memory | mpi: MPI, "
+       "through host memory, of ranks that mpirun has started"},
+      {"--balance-data", "", balance(train::Balance::tokens),
+       "deal the samples of a step to its gradient lanes by their lengths, so that ranks are done together; decides "
+       "bits"},
+      {"--balance-by-flops", "", balance(train::Balance::flops), "the same by what a sample costs, with attention"},
+      {"--distributed-timeout-minutes", "X", number(ranks.timeout_minutes, kAboveZero, 1e6),
+       "how long a rank waits for the others before all end"},
+      {"--job-secret-file", "FILE", text(ranks.secret_file),
+       "what ranks on several hosts prove to each other that they know; mode 0600 (lockstep launch makes one by "
+       "itself)"},
+      {"--use-fault-tolerance", "", toggle(ranks.fault_tolerance),
+       "ranks that this command has started are started again, up to 3 times, when one of them is killed or lost; "
+       "--load goes on from the last checkpoint"}};
+}
+
+std::vector<Flag> engine_layout_flags(recipes::TrainingOptions& training) {
+  return {{"--colocate", "", toggle(training.ranks.colocate), "each rank's engine shares its device and base (always)"},
+          {"--rollout-num-gpus", "N", number(training.ranks.engine_devices, 1, kMostDevices),
+           "GPUs of engines; with --colocate those of training, whatever N is"}};
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,164 @@
+#include "parallel/nccl/nccl_link.h"
+
+#include <future>
+#include <thread>
+
+#include "core/error.h"
+#include "core/gpu.h"
+#include "core/memory.h"
+
+namespace lockstep::parallel::nccl {
+
+namespace {
+
+constexpr std::chrono::seconds kRelease{5};  // that NCCL is given to let go of a communicator
+constexpr std::chrono::seconds kReason{2};   // in which the group says why a communicator has failed, if it knows
+
+// Both ends of a communicator's life have been seen to hang. Then this process has to end without them.
+void within_time(Result (*function)(Comm*), Comm* comm) noexcept {
+  try {
+    std::packaged_task<void()> task([function, comm] { function(comm); });
+    std::future<void> done = task.get_future();
+    std::thread thread(std::move(task));
+    if (done.wait_for(kRelease) == std::future_status::ready)
+      thread.join();
+    else
+      thread.detach();
+  } catch (...) {  // no thread: the communicator stays
+  }
+}
+
+// Short waits are spent looking, long ones asleep.
+class Patience {
+ public:
+  void rest() {
+    if (++turns_ < kLooks)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(turns_ < 10 * kLooks ? 20 : 1000));
+  }
+
+ private:
+  static constexpr int kLooks = 2000;
+  int turns_ = 0;
+};
+
+}  // namespace
+
+Link::Link(Library library, const UniqueId& id, Group& group, std::chrono::milliseconds deadline, Stream& stream)
+    : library_(std::move(library)), group_(group), deadline_(deadline) {
+  Config config;
+  const Result result = library_.init(&comm_, group.size(), id, group.rank(), &config);
+  try {
+    check(result, "ncclCommInitRankConfig");
+    settle("ncclCommInitRankConfig");
+    connect_all(stream);
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+Link::~Link() {
+  if (comm_ == nullptr) return;
+  if (group_.failed())
+    give_up();
+  else
+    within_time(library_.destroy, comm_);
+}
+
+void Link::give_up() noexcept {
+  if (comm_ != nullptr) within_time(library_.abort, comm_);
+  comm_ = nullptr;
+}
+
+void Link::fail(Result result, const char* what) {
+  const char* const detail = comm_ != nullptr ? library_.last_error(comm_) : nullptr;
+  const Fault fault{.what = "NCCL failed",
+                    .where = what,
+                    .got = std::string(library_.error_string(result)) +
+                           (detail != nullptr && *detail != 0 ? std::string(": ") + detail : ""),
+                    .attempt = "NCCL_DEBUG=INFO, which makes it say more"};
+  give_up();
+  // A communicator often fails because a rank has gone, which the group knows better.
+  for (const Time until = std::chrono::steady_clock::now() + kReason; std::chrono::steady_clock::now() < until;) {
+    group_.check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  group_.fail(fault, DeviceError(Fault{}).exit_code());
+  throw DeviceError(fault);
+}
+
+void Link::check(Result result, const char* what) {
+  if (result != kSuccess && result != kInProgress) fail(result, what);
+}
+
+void Link::look(const char* what, Time until) {
+  if (group_.failed()) {
+    give_up();
+    group_.check();
+  }
+  if (std::chrono::steady_clock::now() < until) return;
+  give_up();
+  const Fault fault{.what = "NCCL did not end a call within its deadline",
+                    .where = what,
+                    .got = "no answer",
+                    .wanted = "within " + std::to_string(deadline_.count()) + " ms"};
+  group_.fail(fault, Cancelled(Fault{}).exit_code());
+  throw Cancelled(fault);
+}
+
+void Link::settle(const char* what) {
+  const Time until = std::chrono::steady_clock::now() + deadline_;
+  for (Patience patience;; patience.rest()) {
+    Result state = kInProgress;
+    check(library_.async_error(comm_, &state), what);
+    if (state == kSuccess) return;
+    check(state, what);
+    look(what, until);
+  }
+}
+
+void Link::exchange(const std::vector<std::span<const std::byte>>& to, const std::vector<std::span<std::byte>>& from,
+                    Stream& stream) {
+  if (comm_ == nullptr) throw DeviceError({.what = "the GPUs of the ranks are no longer connected"});
+  check(library_.group_start(), "ncclGroupStart");
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (rank == group_.rank()) continue;
+    const auto index = static_cast<size_t>(rank);
+    if (!to[index].empty())
+      check(library_.send(to[index].data(), to[index].size(), kInt8, rank, comm_, stream.native()), "ncclSend");
+    if (!from[index].empty())
+      check(library_.receive(from[index].data(), from[index].size(), kInt8, rank, comm_, stream.native()), "ncclRecv");
+  }
+  check(library_.group_end(), "ncclGroupEnd");
+  settle("ncclGroupEnd");
+}
+
+void Link::wait(Stream& stream) {
+  const Time until = std::chrono::steady_clock::now() + deadline_;
+  for (Patience patience; !is_done(stream); patience.rest()) {
+    if (comm_ == nullptr) throw DeviceError({.what = "the GPUs of the ranks are no longer connected"});
+    Result state = kSuccess;
+    check(library_.async_error(comm_, &state), "waiting for the GPUs of other ranks");
+    check(state, "waiting for the GPUs of other ranks");
+    look("waiting for the GPUs of other ranks", until);
+  }
+}
+
+void Link::connect_all(Stream& stream) {
+  const auto ranks = static_cast<size_t>(group_.size());
+  constexpr size_t kBytes = 256;
+  const Buffer out(ranks * kBytes, Buffer::Fill::zero, stream.device()),
+      in(ranks * kBytes, Buffer::Fill::zero, stream.device());
+  std::vector<std::span<const std::byte>> to;
+  std::vector<std::span<std::byte>> from;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    to.emplace_back(static_cast<const std::byte*>(out.data()) + rank * kBytes, kBytes);
+    from.emplace_back(static_cast<std::byte*>(in.data()) + rank * kBytes, kBytes);
+  }
+  exchange(to, from, stream);
+  wait(stream);
+}
+
+}  // namespace lockstep::parallel::nccl

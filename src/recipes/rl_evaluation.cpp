@@ -1,0 +1,59 @@
+#include "recipes/rl_evaluation.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+namespace lockstep::recipes {
+
+RlEvaluation::RlEvaluation(const RlOptions& options, const HeldOutPrompts& held_out, TrainingRun& run, RunLog& log,
+                           const Control& control, int64_t total)
+    : options_(options),
+      held_out_(held_out),
+      run_(run),
+      log_(log),
+      control_(control),
+      total_(total),
+      resumed_at_(run.iteration()),
+      best_(BestSoFar::from(run.evaluations(), "train_state.json: evaluations")) {}
+
+bool RlEvaluation::is_due(int64_t rollouts) const {
+  if (options_.eval_interval == 0 || best_.evaluated >= rollouts) return false;
+  return rollouts == 0 ? options_.eval_before_train : rollouts >= total_ || rollouts % options_.eval_interval == 0;
+}
+
+void RlEvaluation::evaluate(int64_t rollouts, rollout::Sampler& sampler, const lora::PolicyId& policy,
+                            rl::Reward& judge) {
+  std::optional<double> deciding;
+  for (size_t i = 0; i < held_out_.size(); ++i) {
+    const EvalResult result =
+        run_.interruptible([&] { return held_out_.evaluate(i, sampler, policy, judge, log_, control_); });
+    sampler.release_memory();
+    if (i == held_out_.deciding()) deciding = result.accuracy;
+    if (rollouts == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
+    log_.write(held_out_.line(i, rollouts, result));
+    log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", held_out_.name(i), rollouts,
+                         accuracy_text(result), result.response_len));
+  }
+  // The smallest share of wrong answers is the lowest loss.
+  best_.evaluated = rollouts;
+  const bool better = deciding && best_.add(rollouts, 1 - *deciding, 0);
+  run_.set_evaluations(best_.json());
+  if (!better || !options_.save_best) return;
+  run_.save();
+  mark_best();
+}
+
+void RlEvaluation::mark_best() {
+  if (!options_.save_best || best_.iteration <= 0 || !run_.keeps()) return;
+  if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
+  checkpoint::mark_best(options_.save.save, best_.iteration);
+  run_.still_reads("best", best_.iteration);
+}
+
+void RlEvaluation::describe_best() const {
+  if (options_.save_best && best_.iteration > 0)
+    *control_.info << fmt::format("best    rollout {}, accuracy {:.4f}\n", best_.iteration, 1 - *best_.loss);
+}
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,52 @@
+// How one rollout is sampled: its prompts in the order of the data, its gates, and what is done to its samples before
+// anybody trains on them.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "recipes/options.h"
+#include "recipes/prompt_order.h"
+#include "recipes/prompts.h"
+#include "recipes/sampled_rollout.h"
+#include "rl/parts.h"
+
+namespace lockstep::recipes {
+
+// What a rollout is sampled with; `rows_begin`: its first row of the data.
+struct SamplingJob {
+  int64_t rollout = 0, rows_begin = 0;
+  versions::Pin version = {};
+};
+
+// What the options say of samples that are there: pass rates, and truncated ones that learn nothing.
+void judge_samples(SampledRollout& sampled, const RlOptions& options);
+
+// For one thread at a time. It reads nothing that training changes.
+class RolloutSampling {
+ public:
+  // `stop_token_ids`: the model's end tokens. All references outlive this; of `parts` those who sample and judge are
+  // used. ConfigError as PromptOrder.
+  RolloutSampling(const RlOptions& options, const PromptSet& prompts, std::span<const int32_t> stop_token_ids,
+                  const rl::RlParts& parts);
+
+  // What rl::gated_rollout throws.
+  SampledRollout sample(const SamplingJob& job, const rl::Watch& watch);
+
+  PromptOrder& order() { return order_; }
+  const rl::GatePlan& gates() const { return gate_plan_; }
+  const rollout::SamplingParams& params() const { return params_; }
+
+ private:
+  // `times`: of each row so far; one that comes again in this rollout gets samples of its own.
+  rl::RolloutRequest request(const SamplingJob& job, int64_t first, int64_t count, std::map<int64_t, int64_t>& times);
+
+  const RlOptions& options_;
+  const PromptSet& prompts_;
+  rl::RlParts parts_;
+  PromptOrder order_;
+  const rollout::SamplingParams params_;
+  const rl::GatePlan gate_plan_;
+};
+
+}  // namespace lockstep::recipes

@@ -1,0 +1,31 @@
+// Where the rollouts that a run trains on come from: sampled by a rule (rollouts_by_rule.h), as they arrive
+// (arriving_rollouts.h), or out of a file (debug_dump.h).
+#pragma once
+
+#include <cstdint>
+
+#include "core/json.h"
+#include "recipes/sampled_rollout.h"
+
+namespace lockstep::recipes {
+
+class RolloutSource {
+ public:
+  RolloutSource() = default;
+  virtual ~RolloutSource() = default;
+  RolloutSource(const RolloutSource&) = delete;
+  RolloutSource& operator=(const RolloutSource&) = delete;
+
+  // Each rollout of the run once, in their order. Cancelled when interrupted: it can be asked for again.
+  virtual SampledRollout next(int64_t rollout) = 0;
+  // Until next() is called, nobody else uses the sampler. Cancelled when interrupted.
+  virtual void rest() {}
+  // The rollout was trained on: how many rows of the data it has read.
+  virtual int64_t finish(const SampledRollout& sampled) = 0;
+  // Sampling went on while the rollout before was trained on, so that the times of both overlap.
+  virtual bool overlaps() const { return false; }
+  // What its line of metrics.jsonl says beside what all rollouts have.
+  virtual OrderedJson metrics() const { return OrderedJson::object(); }
+};
+
+}  // namespace lockstep::recipes

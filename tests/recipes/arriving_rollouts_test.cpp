@@ -1,0 +1,250 @@
+// Rollouts made of what arrives, and rollouts whose long samples are drawn over several of them.
+#include "recipes/arriving_rollouts.h"
+
+#include <chrono>
+#include <thread>
+
+#include "recipes/pending_samples.h"
+#include "recipes/training_fixture.h"
+
+namespace lockstep::recipes {
+namespace {
+
+TEST(ArrivalCapacity, IsTheLeastOfItsBounds) {
+  AsyncOptions options{.on = true, .buffer_factor = 2};
+  ArrivalCounts counts{.batch = 4, .concurrent = 6};
+  EXPECT_EQ(arrival_capacity(options, counts), 6);
+  counts.running = 4;
+  EXPECT_EQ(arrival_capacity(options, counts), 2);
+  counts = {.batch = 4, .running = 1, .ready = 6, .concurrent = 6};
+  EXPECT_EQ(arrival_capacity(options, counts), 1) << "two rollouts wait or are under way";
+  counts.ready = 9;
+  EXPECT_EQ(arrival_capacity(options, counts), 0);
+  options = {.on = true, .buffer_factor = 100, .max_staleness = 0};
+  counts = {.batch = 4, .trained = 3, .concurrent = 100};
+  EXPECT_EQ(arrival_capacity(options, counts), 4) << "(0 + 3 + 1) 4 - 3 4: the rollout that comes next";
+  counts.ready = 3;
+  EXPECT_EQ(arrival_capacity(options, counts), 1);
+  options.max_staleness = 2;
+  EXPECT_EQ(arrival_capacity(options, counts), 9);
+  counts.taken = 4;
+  EXPECT_EQ(arrival_capacity(options, counts), 5) << "what is trained on now is accepted, too";
+  options = {.on = true, .buffer_factor = 0.1};
+  EXPECT_EQ(arrival_capacity(options, {.batch = 4, .concurrent = 9}), 4) << "a rollout has to fit";
+}
+
+TEST(PendingSamples, ReadBackBitForBit) {
+  rl::GradedSamples samples, back;
+  samples.add({.rollout = 1, .row = 2, .sample = 3},
+              {.sample = {.tokens = {5, 6}, .logprobs = {-0.1f, -1e-30f}, .versions = {4, 5}},
+               .score = {.value = 1.0f / 3, .parts = {{.name = "b", .value = 0.7f}, {.name = "a", .value = {}}}}});
+  samples.add({.rollout = 1, .row = 2, .sample = 4},
+              {.sample = {.tokens = {5}, .logprobs = {-2}, .versions = {4}, .finish = rollout::FinishReason::stop},
+               .score = rl::Score::unknown("lost")});
+  const Json json = Json::parse(json_text(pending_samples_json(samples.all())));
+  restore_pending_samples(json, "file", back);
+  EXPECT_EQ(pending_samples_json(back.all()), pending_samples_json(samples.all()));
+  const auto all = back.all();
+  const rl::GradedSample& first = all.begin()->second;
+  EXPECT_EQ(first.sample.logprobs, (std::vector<float>{-0.1f, -1e-30f}));
+  EXPECT_EQ(first.score.value, 1.0f / 3);
+  EXPECT_EQ(first.score.parts[0].name, "b");
+  EXPECT_EQ(all.rbegin()->second.score.failure, "lost");
+  for (const char* key : {"rollout", "row", "sample", "tokens", "logprobs", "versions"}) {
+    Json lacking = json;
+    lacking[0].erase(key);
+    EXPECT_THROW(restore_pending_samples(lacking, "file", back), FormatError) << key;
+  }
+}
+
+class Arrival : public Training {
+ protected:
+  RlOptions arriving(const std::string& save) {
+    RlOptions options = rl(save);
+    options.num_rollout = 6;
+    options.async = {.on = true, .max_staleness = 2};
+    options.correction.rules = {{.action = rl::CorrectionAction::mask, .low = 0, .high = 5}};
+    options.checks.equal_logprobs = true;  // every log-prob is that of the version that drew the token
+    return options;
+  }
+  RlOptions partial(const std::string& save) {
+    RlOptions options = rl(save);
+    options.num_rollout = 6;
+    options.over_sampling = 6;
+    options.partial = {.on = true, .tokens = 3};
+    options.checks.equal_logprobs = true;
+    return options;
+  }
+  std::vector<Json> results(const std::string& save) const {
+    std::vector<Json> lines = metrics(save);
+    for (Json& line : lines)
+      for (const char* name : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s", "memory_bytes"})
+        line.erase(name);
+    return lines;
+  }
+  std::vector<Json> dumped(const std::string& name, int64_t rollout) const {
+    std::vector<Json> lines;
+    std::istringstream text(fs::read_file(dir_.path() / name / (std::to_string(rollout) + ".jsonl")));
+    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    return lines;
+  }
+  std::string dump(const std::string& name) const { return (dir_.path() / name / "{rollout_id}.jsonl").string(); }
+};
+
+TEST_F(Arrival, TrainsOnWhatIsThereWithinItsBound) {
+  run_rl(arriving("run"), control_);
+  const std::vector<Json> lines = metrics("run");
+  ASSERT_EQ(lines.size(), 6u);
+  for (const Json& line : lines) {
+    EXPECT_LE(line.at("staleness_max").get<double>(), 2);
+    EXPECT_EQ(line.at("logprob_diff_max"), 0.0);
+    EXPECT_TRUE(line.contains("tis")) << "the decoupled loss";
+    EXPECT_TRUE(line.contains("async/ready_groups"));
+  }
+}
+
+TEST_F(Arrival, WithoutStalenessItIsOnPolicy) {
+  RlOptions options = arriving("run");
+  options.async.max_staleness = 0;
+  run_rl(options, control_);
+  for (const Json& line : metrics("run")) EXPECT_EQ(line.at("staleness_max"), 0.0);
+}
+
+// Sampling is always ahead here, so samples are under way when a version is published.
+TEST_F(Arrival, SamplesUnderWayGoOnWithNewVersions) {
+  RlOptions options = arriving("run");
+  options.num_rollout = 8;
+  options.async.max_staleness = 8;
+  options.async.max_concurrent_samples = 8;
+  options.sampling.max_tokens = 48;
+  options.sampling.temperature = 1.5;
+  options.checks.equal_logprobs = true;
+  options.debug.save_rollouts = dump("rollouts");
+  run_rl(options, control_);
+  // A dumped rollout has its versions token by token, and trains to the same bytes.
+  options.save.save = (dir_.path() / "again").string();
+  options.debug = {.train_only = true, .load_rollouts = dump("rollouts")};
+  options.checks.equal_logprobs = false;
+  run_rl(options, control_);
+  EXPECT_EQ(adapter_bytes("again", 8), adapter_bytes("run", 8));
+}
+
+TEST_F(Arrival, AResumedRunGoesOnWithWhatWasThere) {
+  RlOptions options = arriving("run");
+  options.num_rollout = 3;
+  run_rl(options, control_);
+  const checkpoint::LoadedCheckpoint saved(options.save.save, 3);
+  const Json& arrivals = saved.state().parts.at("arrivals").json;
+  EXPECT_GT(arrivals.at("begun").size() + arrivals.at("ready").size(), 0u);
+  options.num_rollout = 6;
+  options.save.load = options.save.save;
+  run_rl(options, control_);
+  EXPECT_EQ(metrics("run").size(), 6u);
+}
+
+TEST_F(Arrival, EvaluationsHaveTheSamplerForThemselves) {
+  RlOptions options = arriving("run");
+  options.eval_sets = {{.name = "held-out", .path = kArith + "/test.jsonl@[0:8]"}};
+  options.eval_interval = 2;
+  options.eval_sampling.max_tokens = 8;
+  options.eval_sampling.temperature = 0;
+  run_rl(options, control_);
+  int evaluations = 0;
+  for (const Json& line : metrics("run")) evaluations += line.contains("eval") ? 1 : 0;
+  EXPECT_EQ(evaluations, 4);
+}
+
+TEST_F(Arrival, AnInterruptEndsIt) {
+  RlOptions options = arriving("run");
+  int asked = 0;
+  control_.interrupted = [&] { return ++asked > 25; };
+  EXPECT_THROW(run_rl(options, control_), Cancelled);
+}
+
+// A sample that was cut and went on is the sample that was not: a token depends on those before it alone.
+TEST_F(Arrival, CutSamplesAreTheUncutOnes) {
+  RlOptions options = partial("cut");
+  options.over_sampling = 0;
+  options.optimizer.schedule.lr = 0;  // every version is the first one
+  options.num_rollout = 2;
+  options.debug.save_rollouts = dump("cut_dump");
+  run_rl(options, control_);
+  options = rl("whole");
+  options.optimizer.schedule.lr = 0;
+  options.num_rollout = 2;
+  options.debug.save_rollouts = dump("whole_dump");
+  run_rl(options, control_);
+  for (const int64_t rollout : {0, 1}) {
+    const std::vector<Json> cut = dumped("cut_dump", rollout), whole = dumped("whole_dump", rollout);
+    ASSERT_EQ(cut.size(), whole.size());
+    for (size_t i = 0; i < cut.size(); ++i)
+      for (const char* key : {"prompt", "tokens", "sampled_logprobs", "reward", "truncated", "group", "index"})
+        EXPECT_EQ(cut[i].at(key), whole[i].at(key)) << rollout << " " << i << " " << key;
+  }
+}
+
+TEST_F(Arrival, LongSamplesGoOnInTheNextRollout) {
+  RlOptions options = partial("run");
+  options.debug.save_rollouts = dump("rollouts");
+  run_rl(options, control_);
+  double older = 0;
+  for (const Json& line : metrics("run")) {
+    older += line.at("partial/older_tokens").get<double>();
+    EXPECT_EQ(line.at("logprob_diff_max"), 0.0);
+  }
+  EXPECT_GT(older, 0);
+  bool several = false;
+  for (int64_t rollout = 0; rollout < 6; ++rollout)
+    for (const Json& sample : dumped("rollouts", rollout)) several |= sample.contains("versions");
+  EXPECT_TRUE(several);
+}
+
+TEST_F(Arrival, TokensOfEarlierRolloutsCanBeMasked) {
+  RlOptions options = partial("run");
+  options.partial.mask_old = true;
+  options.debug.save_rollouts = dump("rollouts");
+  run_rl(options, control_);
+  for (int64_t rollout = 0; rollout < 6; ++rollout)
+    for (const Json& sample : dumped("rollouts", rollout)) {
+      const size_t size = sample.at("tokens").size();
+      for (size_t t = 0; t < size; ++t) {
+        const int64_t version =
+            sample.contains("versions") ? sample["versions"][t].get<int64_t>() : sample.at("version").get<int64_t>();
+        const double mask = sample.contains("loss_mask") ? sample["loss_mask"][t].get<double>() : 1;
+        EXPECT_EQ(mask, version == rollout ? 1 : 0);
+      }
+    }
+}
+
+TEST_F(Arrival, PartialRolloutsResumeBitForBit) {
+  run_rl(partial("whole"), control_);
+  for (const int64_t first : {1, 3}) {
+    const std::string name = "part" + std::to_string(first);
+    RlOptions options = partial(name);
+    options.num_rollout = first;
+    run_rl(options, control_);
+    options.num_rollout = 6;
+    options.save.load = options.save.save;
+    run_rl(options, control_);
+    EXPECT_EQ(adapter_bytes(name, 6), adapter_bytes("whole", 6)) << first;
+    EXPECT_EQ(results(name), results("whole")) << first;
+  }
+  int questions = 0;
+  control_.interrupted = [&] { return ++questions < 0; };
+  run_rl(partial("counted"), control_);
+  for (int at = questions / 5; at < questions; at += questions / 5) {
+    const std::string name = "interrupted" + std::to_string(at);
+    RlOptions options = partial(name);
+    options.save.save_interval = 4;  // most are saved because of the interrupt
+    int asked = 0;
+    control_.interrupted = [&] { return ++asked > at; };
+    EXPECT_THROW(run_rl(options, control_), Cancelled) << at;
+    control_.interrupted = [] { return false; };
+    options.save.load = options.save.save;
+    run_rl(options, control_);
+    EXPECT_EQ(adapter_bytes(name, 6), adapter_bytes("whole", 6)) << at;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::recipes
