@@ -21,4 +21,8 @@ void leave_multiprocessors(int count, Stream& stream) {
   stream.beside(leave, leave);
 }
 
+void imitate_least_gpu(bool on) {
+  cuda::imitate_least_gpu(on);
+}
+
 }  // namespace lockstep::kernels

@@ -21,4 +21,8 @@ bool chooses_by_time(const Stream& stream);
 // whatever its priority. Changes the speed and, with Numerics::exact, never a bit. Nothing on the CPU.
 void leave_multiprocessors(int count, Stream& stream);
 
+// For tests: from now on the process's streams use what every supported GPU has: mma.sync, 99 KB of shared memory. The
+// bits are the same.
+void imitate_least_gpu(bool on);
+
 }  // namespace lockstep::kernels

@@ -141,6 +141,7 @@ void choose_kernels(KernelChoice, Stream&) {
 void leave_multiprocessors(int, Stream&) {
   refuse_without_cuda();
 }
+void imitate_least_gpu(bool) {}
 void fill_uniform(Tensor, float, uint64_t, uint32_t, Stream&) {
   refuse_without_cuda();
 }

@@ -301,7 +301,7 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
     return check_launch("attention_forward", {q, o});
   }
   for_head_dim(shape.head_dim, [&]<int kDim>() {
-    if (ctas.few)
+    if (ctas.few && sizeof(DecodeShared<DecodeTraits<kDim, true>>) <= shared_limit())
       launch.template operator()<DecodeTraits<kDim, true>>();
     else
       launch.template operator()<DecodeTraits<kDim, false>>();

@@ -178,14 +178,17 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
                        .norms_aligned = at_16(norms.q_norm) && at_16(norms.k_norm)};
   const dim3 grid(static_cast<unsigned>(ctas.of_spans), static_cast<unsigned>(ctas.items),
                   static_cast<unsigned>(sequences.num_sequences));
+  bool fits = true;
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     using P = DecodeTraits<kDim, true>;
     constexpr int kBytes = sizeof(HeadsShared<P>);
+    fits = sizeof(HeadsShared<P>) <= shared_limit();
+    if (!fits) return;
     allow_shared(heads_decode_kernel<kDim>, kBytes, "qk_norm_rope_attention_forward");
     launch_early(heads_decode_kernel<kDim>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments, heads);
   });
   check_launch("qk_norm_rope_attention_forward", {qkv, o});
-  return true;
+  return fits;
 }
 
 }  // namespace lockstep::kernels::cuda

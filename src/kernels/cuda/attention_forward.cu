@@ -137,12 +137,16 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
     launch_forward_wide(arguments, stream);
     return check_launch("attention_forward", {q, o});
   }
-  const int cta_heads = shape.heads / shape.kv_heads % kMaxHeads == 0 ? kMaxHeads : 1;
-  const int threads = cta_heads * kWarpsPerHead * 32;
   for_head_dim(shape.head_dim, [&]<int kDim>() {
-    const int tiles = 4 * kKeyBlock * kDim * static_cast<int>(sizeof(bf16));
+    int cta_heads = shape.heads / shape.kv_heads % kMaxHeads == 0 ? kMaxHeads : 1;
+    constexpr int tiles = 4 * kKeyBlock * kDim * static_cast<int>(sizeof(bf16));
     // No running totals are needed where no row can see two spans.
-    const int totals = sequences.max_positions > kKeySpan ? threads * kDim / 8 * static_cast<int>(sizeof(float4)) : 0;
+    const auto totals_of = [&](int heads) {
+      const int threads = heads * kWarpsPerHead * 32;
+      return sequences.max_positions > kKeySpan ? threads * kDim / 8 * static_cast<int>(sizeof(float4)) : 0;
+    };
+    if (static_cast<size_t>(tiles + totals_of(cta_heads)) > shared_limit()) cta_heads = 1;
+    const int totals = totals_of(cta_heads), threads = cta_heads * kWarpsPerHead * 32;
     allow_shared(forward_kernel<kDim>, tiles + totals, "attention_forward");
     forward_kernel<kDim><<<static_cast<unsigned>(sequences.num_tiles * (shape.heads / cta_heads)), threads,
                            static_cast<size_t>(tiles + totals), stream_of(stream)>>>(arguments);

@@ -45,17 +45,12 @@ inline void check_launch(const char* op, std::initializer_list<ConstTensor> tens
   check(cudaGetLastError(), op, tensors);
 }
 
-// Whether the current device runs the code for compute capability 9.0.
-inline bool has_sm90() {
-  static const bool has = [] {
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-    return major == 9 && minor == 0;
-  }();
-  return has;
-}
+// device_limits.cu. Whether the current device runs the code for compute capability 9.0.
+bool has_sm90();
+// The most shared memory that a block has here: 227 KB on compute capability 9.0, 99 KB on 8.6, 8.9 and 12.0. And the
+// most that a launch may ask for, which is the same except in tests (imitate_least_gpu).
+size_t device_shared_limit();
+size_t shared_limit();
 
 // ---- kernels that overlap (programmatic dependent launch) ----
 //

@@ -47,10 +47,7 @@ class Handles {
 Library::Library(Stream&)
     : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
       counters(2 * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda) {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  multiprocessors = properties.multiProcessorCount;
-  shared_limit = properties.sharedMemPerBlockOptin;
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   blas = Handles::get().take();  // last, because the destructor does not run if the constructor throws
 }
 

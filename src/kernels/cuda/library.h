@@ -22,7 +22,6 @@ struct Library {
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
   int multiprocessors = 0;
-  size_t shared_limit = 0;  // the most shared memory a block may have
 
   explicit Library(Stream& stream);
   ~Library();

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <compare>
+#include <cstdio>
 #include <limits>
 #include <map>
 #include <utility>
@@ -116,7 +118,7 @@ LinearChoices& choices_of(Library& library) {
 }
 
 Choice plain(const Library& library, const Matmul& p) {
-  return {.kernel = &likely_kernel(p, library.shared_limit, library.multiprocessors)};
+  return {.kernel = &likely_kernel(p, library.multiprocessors)};
 }
 
 std::vector<Choice> own_candidates(const Library& library, const Matmul& p, int64_t bucket) {
@@ -128,9 +130,18 @@ std::vector<Choice> own_candidates(const Library& library, const Matmul& p, int6
   const int tokens = static_cast<int>(std::clamp<int64_t>(bucket, 16, 64));
   for (const SmallKernel& kernel : small_kernels())
     // Down to half the tokens: two blocks read the same weights through L2, and small N has twice the blocks.
-    if (kernel.tokens <= tokens && 2 * kernel.tokens >= tokens && kernel.shared_bytes <= library.shared_limit)
+    if (kernel.tokens <= tokens && 2 * kernel.tokens >= tokens && kernel.shared_bytes <= shared_limit())
       candidates.push_back({.kernel = &kernel});
   return candidates;
+}
+
+// Said once per process: the plain kernel gives the right bits, but takes several times as long.
+void tell_of_plain_kernel(const Matmul& p, const char* why) {
+  static std::atomic<bool> told{false};
+  if (told.exchange(true)) return;
+  std::fprintf(stderr, "note    a matmul of %lld rows, %lld -> %lld, runs on the plain kernel: %s\n",
+               static_cast<long long>(p.x.rows), static_cast<long long>(p.x.cols), static_cast<long long>(p.outputs),
+               why);
 }
 
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
@@ -138,7 +149,10 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   const bool timed = library.linear->how == KernelChoice::fastest;
   Trial trial(p, bucket, timed, library, stream);
   Choice best = plain(library, p);
-  if (!trial.ready()) return best;
+  if (!trial.ready()) {
+    tell_of_plain_kernel(p, "no memory to time the others");
+    return best;
+  }
   std::vector<Choice> candidates = own_candidates(library, p, bucket);
   if (timed || candidates.empty())
     add_library_candidates(candidates, library, trial.matmul(), timed ? kMaxCandidates : 1, numerics);
@@ -162,6 +176,7 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     if (elapsed < least) least = elapsed, best = candidate;
     if (ring && num_rings < rings.size()) rings[num_rings++] = {candidate.kernel, elapsed};
   }
+  if (least == std::numeric_limits<float>::infinity()) tell_of_plain_kernel(p, "no other kernel has its bits");
   best.milliseconds = least;
   best.rings = rings;
   return best;
@@ -220,7 +235,8 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {
   if (try_linear(library, p, choice, stream)) return;
   cudaGetLastError();
-  plain(library, p).kernel->launch(p, stream);  // cuBLASLt refused these strides
+  tell_of_plain_kernel(p, "cuBLASLt refuses its strides");
+  plain(library, p).kernel->launch(p, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

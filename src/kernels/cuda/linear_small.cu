@@ -103,7 +103,7 @@ const SmallKernel& any_kernel(bool transposed) {
   return transposed ? kAnyTransposed : kKernels.back();
 }
 
-const SmallKernel& likely_kernel(const Matmul& matmul, size_t shared_limit, int multiprocessors) {
+const SmallKernel& likely_kernel(const Matmul& matmul, int multiprocessors) {
   if (matmul.transposed) return kAnyTransposed;
   const auto blocks = [&](const SmallKernel& kernel) { return (matmul.outputs + kernel.rows - 1) / kernel.rows; };
   if (matmul.x.aligned && matmul.w.aligned && matmul.x.rows > 0) {
@@ -115,7 +115,7 @@ const SmallKernel& likely_kernel(const Matmul& matmul, size_t shared_limit, int 
   const int64_t tokens = std::min<int64_t>(64, (matmul.x.rows + 15) / 16 * 16);
   const SmallKernel* best = nullptr;
   for (const SmallKernel& kernel : kKernels) {
-    if (kernel.tokens < tokens || kernel.shared_bytes > shared_limit) continue;
+    if (kernel.tokens < tokens || kernel.shared_bytes > shared_limit()) continue;
     if (best && kernel.tokens > best->tokens) break;
     // The largest number of outputs per block that still gives every multiprocessor a block.
     if (!best || blocks(kernel) >= multiprocessors) best = &kernel;

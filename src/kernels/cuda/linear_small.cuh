@@ -89,6 +89,6 @@ bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream)
 // linear.cu: lora_shrink by these kernels.
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // The kernel to use for M rows when nothing has been measured.
-const SmallKernel& likely_kernel(const Matmul& matmul, size_t shared_limit, int multiprocessors);
+const SmallKernel& likely_kernel(const Matmul& matmul, int multiprocessors);
 
 }  // namespace lockstep::kernels::cuda

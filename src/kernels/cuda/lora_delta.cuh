@@ -7,6 +7,7 @@
 // in the order in which lanes use it.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/ops.h"
@@ -344,7 +345,12 @@ struct DeltaShape {
   unsigned threads() const { return static_cast<unsigned>(32 * across * row_warps); }
 };
 
-inline constexpr size_t kMaxDeltaShared = size_t{200} << 10;
+// Lets `kernel` have as much as any shape takes; delta_shape stays below shared_limit().
+template <auto kKernel>
+void allow_delta_shared() {
+  constexpr size_t kMost = size_t{200} << 10;
+  allow_shared<kKernel>(std::min(kMost, device_shared_limit()));
+}
 inline constexpr int64_t kFewDeltaRows = 128;
 
 // Few rows: many small blocks. Many rows: blocks that keep some columns and iterate over rows, as long as there are
@@ -375,8 +381,10 @@ inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t unit
     shape.across /= 2;
     if (rows > kFewDeltaRows && delta.tiles.num_tiles == 0) shape.row_warps *= 2;
   }
+  const auto all_bytes = [&] { return b_bytes() + warp_bytes * static_cast<size_t>(shape.across * shape.row_warps); };
+  while (shape.row_warps > 1 && all_bytes() > shared_limit()) shape.row_warps /= 2;
   if (shape.row_warps == 8) shape.block_rows = (shape.block_rows + 127) / 128 * 128;
-  shape.shared_bytes = b_bytes() + warp_bytes * static_cast<size_t>(shape.across * shape.row_warps);
+  shape.shared_bytes = all_bytes();
   shape.columns = static_cast<unsigned>((units + shape.across - 1) / shape.across);
   return shape;
 }

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(256, kPairs > 1 ? 2 : 3)
 template <int kGroups, int kPairs>
 void launch(const LoraDelta& delta, const DeltaShape& shape, Tensor y, cudaStream_t stream) {
   constexpr auto kKernel = expand_strips<kGroups, kPairs>;
-  allow_shared<kKernel>(kMaxDeltaShared);
+  allow_delta_shared<kKernel>();
   with_one_delta(delta, shape, y[0], [&](const OneDelta& source, dim3 grid) {
     launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream, source, data_of<bf16>(y),
                  static_cast<int>(y.row_stride), static_cast<int>(y[1]), shape.groups, shape.across);

@@ -174,7 +174,7 @@ bool qk_norm_rope_forward(const QkNormRopeCall& call, const UnfinishedLinear& un
     with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
       with_groups<std::decay_t<decltype(source)>>(grid_shape, [&](auto groups) {
         constexpr auto kKernel = qk_norm_rope_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
-        allow_shared<kKernel>(kMaxDeltaShared);
+        allow_delta_shared<kKernel>();
         launch_early(kKernel, grid, grid_shape.threads(), grid_shape.shared_bytes, stream_of(stream), source,
                      Matrix(qk), Matrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
       });

@@ -186,7 +186,7 @@ bool swiglu_forward(Tensor y, const UnfinishedLinear& unfinished, bool keep, Str
       using Source = std::decay_t<decltype(source)>;
       with_groups<Source>(shape, [&](auto groups) {
         constexpr auto kKernel = swiglu_delta_kernel<strips.value, groups.value, Source>;
-        allow_shared<kKernel>(kMaxDeltaShared);
+        allow_delta_shared<kKernel>();
         launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, Matrix(y),
                      Matrix(gate_up), static_cast<int>(width), shape.groups, shape.across, keep);
       });
@@ -212,7 +212,7 @@ bool swiglu_backward(Tensor d_gate_up, const UnfinishedLinear& unfinished, Const
   with_one_delta(delta, shape, rows, [&](const OneDelta& source, dim3 grid) {
     with_groups<OneDelta>(shape, [&](auto groups) {
       constexpr auto kKernel = swiglu_grad_delta_kernel<groups.value>;
-      allow_shared<kKernel>(kMaxDeltaShared);
+      allow_delta_shared<kKernel>();
       launch_early(kKernel, grid, shape.threads(), shape.shared_bytes, stream_of(stream), source, Matrix(d_gate_up),
                    Matrix(dy), Matrix(gate_up), static_cast<int>(width), shape.groups, shape.across);
     });
