@@ -75,9 +75,9 @@ void pass_on(const Occurrence& flag, bool is_switch, recipes::RolloutEngineOptio
 
 // One error for all that the engine of this process needs none of.
 void refuse_without_servers(const Classified& given) {
-  for (const char* name : {"--rollout-external-engine-addrs", "--rollout-engine-command", "--rollout-engine-api-key",
-                           "--rollout-engine-api-key-file", "--rollout-adapter-dir", "--sync-strategy",
-                           "--on-version-change", "--force"})
+  for (const char* name :
+       {"--rollout-external-engine-addrs", "--rollout-engine-command", "--rollout-engine-api-key",
+        "--rollout-engine-api-key-file", "--rollout-adapter-dir", "--sync-strategy", "--on-version-change", "--force"})
     if (given.given(name) != nullptr)
       throw ConfigError({.what = "the engine of this process needs no such thing",
                          .where = name,

@@ -12,6 +12,7 @@ namespace lockstep::recipes {
 struct MemoryPlan {
   Device device = Device::cpu;
   int64_t max_tokens = 0;  // of a micro-batch
+  int64_t candidates = 0;  // tokens of a row beside its target that the loss reads
   model::Recompute recompute = model::Recompute::selective;
   int64_t base = 0, adapter = 0, moments = 0, lanes = 0, activations = 0, logits = 0;
   int64_t prefill = 0;              // activations of the engine's largest step
@@ -40,10 +41,10 @@ struct BesideTrainer {
   std::shared_ptr<const lora::AdapterLayout> critic = {};
 };
 
-// `critic`: PPO's, nullptr without one; its passes and the actor's take turns. `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, where nothing is chosen by what is
-// free; `limit` is the room. ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits
-// the room; beside an engine with half of it left for keys and values, or a tenth where whole blocks would have to be
-// recomputed.
+// `critic`: PPO's, nullptr without one; its passes and the actor's take turns. `weight_bytes`: of one weight where the
+// base lies. `room`: nullopt on the CPU, where nothing is chosen by what is free; `limit` is the room. ConfigError for
+// ranks that a GPU does not take. Recompute::automatic: the least that fits the room; beside an engine with half of it
+// left for keys and values, or a tenth where whole blocks would have to be recomputed.
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
                        const TrainingOptions& training, const std::optional<EnginePlan>& engine, Device device,
                        std::optional<int64_t> room, const lora::AdapterLayout* critic = nullptr);

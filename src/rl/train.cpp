@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "rl/ask_teacher.h"
 #include "rl/batch.h"
 #include "rl/policy_logprobs.h"
 #include "rl/reference.h"
@@ -10,6 +11,26 @@
 namespace lockstep::rl {
 
 namespace {
+
+// The mean difference to the teacher, which is in the advantages or will be in the loss.
+double learn_from_teacher(std::span<train::Datum> datums, RlParts& parts, const Algorithm& algorithm,
+                          const Rollout& rollout, const lora::AdapterVersion* sampled_with,
+                          const train::Progress& between) {
+  std::vector<std::string> teachers;
+  for (const Trajectory& trajectory : rollout.trajectories)
+    teachers.push_back(trajectory.row ? trajectory.row->teacher : std::string());
+  double difference = 0;
+  if (algorithm.loss.distill.kind != train::DistillKind::none) {
+    difference =
+        ask_teacher(datums, algorithm.loss.distill, algorithm.distillation.top, *parts.teacher, teachers, between);
+  } else {
+    const lora::AdapterVersion now = parts.actor.adapter();
+    difference = distill(datums, algorithm.distillation, *parts.teacher, teachers, parts.actor,
+                         sampled_with ? *sampled_with : now, between);
+  }
+  parts.teacher->release_memory();
+  return difference;
+}
 
 // The rollout as the trainer reads it, with everything that the loss needs.
 std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout,
@@ -34,10 +55,8 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
     set_advantages(datums, rollout.trajectories,
                    normalized_sum(rollout.trajectories, algorithm.objectives, algorithm.advantage.group),
                    {.group = {.center = false}});
-  if (algorithm.distillation != 0) {
-    report.teacher_kl = distill(datums, parts.teacher->logprobs(datums, between), algorithm.distillation);
-    parts.teacher->release_memory();
-  }
+  if (algorithm.needs_teacher())
+    report.teacher_kl = learn_from_teacher(datums, parts, algorithm, rollout, plan.sampled_with, between);
   return datums;
 }
 
@@ -63,7 +82,7 @@ PreparedStep prepare_step(RlParts& parts, const Algorithm& algorithm, uint64_t s
   PreparedStep step{.chosen = {}, .loss = algorithm.loss};
   if (!algorithm.choice.is_needed() && !algorithm.entropy_control.on) return step;
   const lora::AdapterVersion now = parts.actor.adapter();
-  const std::vector<train::RowOutputs> outputs = parts.actor.row_outputs(batch, &now, between);
+  const std::vector<train::RowOutputs> outputs = parts.actor.row_outputs(batch, &now, {.entropy = true}, between);
   if (algorithm.entropy_control.on) {
     const double entropy = train::mean_entropy(batch, outputs);
     entropy_coef = adapted_entropy(algorithm.entropy_control, entropy_coef, entropy);
@@ -112,6 +131,7 @@ void add_step(TrainReport& report, const train::StepReport& taken, int64_t steps
   report.entropy += taken.metrics.entropy / static_cast<double>(steps);
   report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
   report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);
+  report.distillation += taken.metrics.distillation / static_cast<double>(steps);
   report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
 }
 
