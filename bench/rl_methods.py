@@ -31,8 +31,9 @@ METHODS = {
     "dapo": ["--eps-clip-high", "0.28", "--calculate-per-token-loss", "--num-steps-per-rollout", "2"],
     "ppo": ["--advantage-estimator", "ppo", "--lambd", "0.95", "--critic-lr", "5e-3", "--num-critic-only-steps", "2", "--normalize-advantages"],
     "ahead": ["--max-staleness", "1"],
-    "rank_1": ["--lora-rank", "1", "--lora-alpha", "2"],
-    "rank_32": ["--lora-rank", "32", "--lora-alpha", "64"],
+    # One alpha for every rank (scale alpha / r): then one learning rate suits all ranks. Schulman et al., "LoRA Without Regret" (2025).
+    "rank_1": ["--lora-rank", "1", "--lora-alpha", "32"],
+    "rank_32": ["--lora-rank", "32", "--lora-alpha", "32"],
     "kl_cov": ["--policy-loss", "kl_cov", "--kl-cov-ratio", "0.01", "--num-steps-per-rollout", "2"],
 }
 
@@ -106,7 +107,9 @@ else:
     machine = {"cpu": cpu, "threads": options.jobs, "isa": "avx512" if " avx512bw" in info else "avx2"}
     commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
                             capture_output=True, text=True).stdout.strip()
-    print(write_record("rl-methods", f"bench/rl_methods.py --rollouts {options.rollouts}", machine,
+    only = f" --only {' '.join(options.only)}" if options.only else ""
+    print(write_record("rl-methods" + "".join("-" + name for name in options.only or []).replace("_", ""),
+                       f"bench/rl_methods.py --rollouts {options.rollouts}{only}", machine,
                        {"commit": commit, "rollouts": options.rollouts, "methods": {n: v for n, v in zip(METHODS, METHODS.values())},
                         "runs": values}))
 low = [f"{name} seed {run['seed']}: accuracy {run['accuracy']}" for name, runs in values.items() for run in runs

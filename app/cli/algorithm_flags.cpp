@@ -187,58 +187,7 @@ void resolve_advantage(const AlgorithmForm& form, recipes::RlOptions& o, std::ve
         "--n-samples-per-prompt 1: minus its own mean every reward is 0 (--disable-rewards-normalization keeps it)");
 }
 
-void resolve_distillation(const AlgorithmForm& form, recipes::RlOptions& o) {
-  o.distill = form.use_opd || o.advantage.estimator == Estimator::on_policy_distillation;
-  if (form.teacher_urls.size() > 1)
-    throw ConfigError({.what = "a run has one teacher",
-                       .where = "--opd-teacher-urls",
-                       .got = std::to_string(form.teacher_urls.size()) + " URLs",
-                       .wanted = "one"});
-  if (!form.teacher_urls.empty()) {
-    const std::string& url = form.teacher_urls[0];  // NAME=URL, as miles has it, or the URL
-    const size_t equals = url.find('=');
-    o.teacher_url = equals == std::string::npos ? url : url.substr(equals + 1);
-    if (!o.teacher.empty())
-      throw ConfigError({.what = "a run has one teacher",
-                         .where = "--opd-teacher-urls",
-                         .got = url + " and --opd-teacher-load " + o.teacher});
-    if (o.sampling.temperature != 1)
-      throw ConfigError(
-          {.what = "servers report log-probs at temperature 1, and the teacher's are compared with the actor's",
-           .where = "--opd-teacher-urls",
-           .got = "--rollout-temperature " + shown_number(o.sampling.temperature),
-           .wanted = "--rollout-temperature 1, or --opd-teacher-load"});
-  }
-  if (o.teacher_url.empty() && !o.teacher_model.empty())
-    throw ConfigError({.what = "--opd-teacher-model needs --opd-teacher-urls", .where = "--opd-teacher-model"});
-  if (o.distill && o.teacher.empty() && o.teacher_url.empty())
-    throw ConfigError(
-        {.what = "distillation needs a teacher",
-         .where = "--opd-teacher-load",
-         .wanted =
-             "the directory of the base, of an adapter on it, or of another model of its vocabulary; or a server: "
-             "--opd-teacher-urls"});
-  if (!o.distill && !o.teacher.empty())
-    throw ConfigError({.what = "--opd-teacher-load needs --use-opd", .where = "--opd-teacher-load"});
-  if (!o.distill && !o.teacher_url.empty())
-    throw ConfigError({.what = "--opd-teacher-urls needs --use-opd", .where = "--opd-teacher-urls"});
-}
-
 }  // namespace
-
-std::vector<Flag> distillation_flags(AlgorithmForm& form, recipes::RlOptions& o) {
-  return {{"--use-opd", "", toggle(form.use_opd), "advantages lose the difference of log-probs to a teacher's"},
-          {"--opd-type", "TYPE",
-           choice(
-               "megatron", "", [](const std::string&) {}, "sglang"),
-           "megatron: the teacher is in this process"},
-          {"--opd-teacher-load", "DIR", text(o.teacher),
-           "the base, an adapter on it, or another model of the same vocabulary"},
-          {"--opd-teacher-urls", "URL", texts(form.teacher_urls),
-           "instead: a vLLM or Lockstep server of it, HOST:PORT or NAME=http://HOST:PORT"},
-          {"--opd-teacher-model", "NAME", text(o.teacher_model), "as that server calls it (its first model)"},
-          {"--opd-kl-coef", "X", number(o.distill_coef, kAboveZero, 1000), "factor of the difference"}};
-}
 
 std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
   const auto set_kl = [&o](const std::string& name) { o.loss.kl_type = train::parse_kl_type(name); };
@@ -317,7 +266,6 @@ void resolve_algorithm(const AlgorithmForm& form, recipes::RlOptions& o, const C
          .where = "--clip-cov-lb, --clip-cov-ub",
          .got = fmt::format("{}, {}", shown_number(o.row_choice.cov_low), shown_number(o.row_choice.cov_high))});
   resolve_advantage(form, o, notes);
-  resolve_distillation(form, o);
   check_clip(form, loss, o, notes);
   check_kl(o, notes);
   resolve_reduction(form, o, notes);

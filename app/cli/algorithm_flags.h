@@ -17,12 +17,9 @@ struct AlgorithmForm {
   std::optional<float> clip_high, clip_c;
   std::optional<double> scale_factor, gamma;
   std::optional<double> clip_cov_share, kl_cov_share;
-  bool use_opd = false;
-  std::vector<std::string> teacher_urls;
 };
 
 std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& options);
-std::vector<Flag> distillation_flags(AlgorithmForm& form, recipes::RlOptions& options);
 std::vector<Flag> loss_shape_flags(AlgorithmForm& form, recipes::RlOptions& options);  // of single losses
 
 // Fills loss, advantage, reduction and choice of rows. ConfigError where flags contradict one another; a note where a

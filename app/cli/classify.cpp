@@ -18,7 +18,8 @@ std::vector<Occurrence> cut(const Values& args, Values& positionals) {
   std::vector<Occurrence> list;
   for (const std::string& token : args) {
     if (token.size() > 2 && token.starts_with("--")) {
-      const size_t equals = token.find('=');
+      // A script that quotes "--flag value" as one word means the flag and its value.
+      const size_t equals = token.find_first_of("= ");
       Occurrence next{.flag = token.substr(0, equals), .values = {}, .joined = equals != std::string::npos};
       if (next.joined) next.values.push_back(token.substr(equals + 1));
       std::erase_if(list, [&](const Occurrence& earlier) { return earlier.flag == next.flag; });
@@ -144,6 +145,7 @@ std::vector<std::string> known_names(const FlagSet& flags, Scripts scripts) {
 
 // Functions that slime and miles call in the place of a stage, or around one.
 bool is_python_hook(std::string_view name) {
+  name = name.substr(0, name.find(' '));  // a value may follow
   constexpr std::string_view kHooks[] = {"--rollout-function-path",
                                          "--rollout-all-samples-process-path",
                                          "--rollout-data-postprocess-path",

@@ -35,7 +35,12 @@ constexpr std::string_view kNoRay = "there are no worker processes to set up, wa
 
 constexpr Compatible kCompatible[] = {
     // Layout of processes and devices.
-    {"--train-backend", one, "the trainer is native; adapters have the layout of Megatron's", "megatron", "fsdp"},
+    {"--train-backend", one,
+     "the trainer is native; adapters have the layout of Megatron's unless --lora-type says else", "megatron|fsdp"},
+    {"--custom-reward-post-process-path", one, "rewards of a run that distills are 0",
+     "miles.rollout.on_policy_distillation.post_process_rewards|slime.rollout.on_policy_distillation.post_process_"
+     "rewards|vime.rollout.on_policy_distillation.post_process_rewards",
+     "*"},
     {"--megatron-to-hf-mode", one, "adapters are written in Hugging Face names, as bridge mode does", "bridge"},
     // These four are flags of training; --without leaves them out.
     {"--actor-num-nodes", one, kRanks, {}, {}, Effect::told},
@@ -170,6 +175,12 @@ constexpr Compatible kCompatible[] = {
     {"--mlflow-*", many, kMetrics, {}, {}, Effect::report},
     {"--use-prometheus", none, kMetrics, {}, {}, Effect::report},
     {"--prometheus-*", many, kMetrics, {}, {}, Effect::report},
+    {"--log-reward-category",
+     one,
+     "of a reward that is an object its numbers are logged, as reward/NAME",
+     {},
+     {},
+     Effect::report},
     {"--use-miles-dashboard", none, kMetrics, {}, {}, Effect::report},
     {"--log-interval", one, "every step is logged", "#"},
     // Those of engines are in engine_flags.cpp.

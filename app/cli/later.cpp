@@ -43,7 +43,6 @@ constexpr std::string_view kLater[] = {
     "--eval-overflow-policy",
     "--log-multi-turn",
     "--log-correct-samples",
-    "--log-reward-category",
     // Algorithms.
     "--opd-*",
     "--use-score-centering",

@@ -102,9 +102,11 @@ std::vector<Flag> evaluation_flags(TrainForm& form) {
 
 void check_required(const recipes::RlOptions& o, const Classified& given) {
   std::vector<std::string_view> needed = {"--hf-checkpoint", "--prompt-data"};
+  const rl::RewardRule* rule = o.reward.only_rule();
+  const bool teacher_only = rule != nullptr && rule->type == rl::RewardType::zero;
   if (o.reward.python_path.empty()) {
     if (recipes::needs_labels(o.reward)) needed.push_back("--label-key");
-    needed.push_back("--rm-type");
+    if (!teacher_only) needed.push_back("--rm-type");
   }
   needed.push_back("--rollout-batch-size");
   require(given, needed);
@@ -219,7 +221,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("Adaptive coefficients, reference", adaptive_flags(form.gates, o));
   flags.add("Which samples are trained on", gate_flags(form.gates, o));
-  flags.add("On-policy distillation", distillation_flags(form.algorithm, o));
+  flags.add("On-policy distillation", distillation_flags(form.distillation, o));
   flags.add("Off-policy samples", correction_flags(form.correction, o));
   flags.add("LoRA", lora_flags(o.adapter));
   flags.add("Optimizer", optimizer_flags(o.optimizer));
@@ -243,6 +245,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   const FlagSet flags = train_flags(form);
   Classified given = classify(args, flags, Scripts::train);
   bind(given, flags);
+  take_teacher_functions(form.distillation, form.options, given);
   check_required(form.options, given);
   resolve_adapter(form.options.adapter, given);
   check_schedule(form.options.optimizer, given);
@@ -253,6 +256,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
+  resolve_distillation(form.distillation, form.options, given.notes);
   resolve_critic(form.options, given, given.notes);
   check_objectives(form.options);
   resolve_correction(form.correction, form.options, given.notes);

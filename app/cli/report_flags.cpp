@@ -63,8 +63,9 @@ void resolve_reports(const ReportForm& form, recipes::SaveOptions& save, Classif
         throw ConfigError({.what = std::string(flag) + " needs " + std::string(needed), .where = flag});
   };
   needs(reports.tensorboard, "--use-tensorboard", {"--tensorboard-dir", "--tb-project-name", "--tb-experiment-name"});
-  needs(reports.wandb, "--use-wandb",
-        {"--wandb-dir", "--wandb-project", "--wandb-team", "--wandb-group", "--wandb-exp-name"});
+  for (const char* flag : {"--wandb-dir", "--wandb-project", "--wandb-team", "--wandb-group", "--wandb-exp-name"})
+    if (!reports.wandb && given.given(flag) != nullptr)  // published scripts switch reports off by one flag
+      given.notes.push_back(std::string(flag) + ": nothing is written for Weights & Biases without --use-wandb");
   needs(reports.trackio, "--use-trackio", {"--trackio-dir", "--trackio-project"});
   if (!form.tb_project.empty() || !form.tb_experiment.empty())
     reports.tensorboard_dir =

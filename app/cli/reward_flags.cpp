@@ -201,7 +201,8 @@ Flag reward_flag(RewardConfig& spec, std::string_view shown) {
       "--rm-type", "NAME", Binding{.shown = std::string(shown), .set = set},
       "reward: math (LaTeX in the last \\boxed{}) | number (last boxed answer or number) | exact (the whole text) | "
       "deepscaler, dapo, gsm8k, f1, gpqa, regex, json_schema, length, format, repetition, soft_overlong, random, "
-      "deterministic_random | boxed_NAME | command, remote_rm, judge, code, sandbox_fusion | math:0.9,format:0.1"};
+      "deterministic_random, zero | boxed_NAME | command, remote_rm, judge, code, sandbox_fusion | "
+      "math:0.9,format:0.1"};
 }
 
 std::vector<Flag> reward_flags(RewardConfig& spec) {

@@ -6,6 +6,7 @@
 #include "cli/algorithm_flags.h"
 #include "cli/correction_flags.h"
 #include "cli/debug_flags.h"
+#include "cli/distillation_flags.h"
 #include "cli/flags.h"
 #include "cli/gate_flags.h"
 #include "cli/report_flags.h"
@@ -20,6 +21,7 @@ struct TrainForm {
   recipes::RlOptions options;
   RolloutEngineForm engine;
   AlgorithmForm algorithm;
+  DistillationForm distillation;
   CorrectionForm correction;
   GateForm gates;
   ReportForm reports;

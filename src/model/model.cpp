@@ -8,7 +8,10 @@
 #include "kernels/linear.h"
 #include "kernels/logprob.h"
 #include "kernels/sample.h"
+#include "kernels/token_logprobs.h"
+#include "kernels/top_logprobs.h"
 #include "model/block.h"
+#include "model/candidates.h"
 #include "model/embedding.h"
 #include "model/head.h"
 #include "model/tensor_places.h"
@@ -97,8 +100,61 @@ std::vector<int32_t> largest_logits(Tensor logits, Arena& arena, Stream& stream)
 
 }  // namespace
 
+namespace {
+
+// What a call wants to know of other tokens than the targets.
+class OtherTokens {
+ public:
+  // At most `step` rows are read at a time.
+  OtherTokens(const Model::LogprobCall& call, const TargetRows& wanted, int64_t step, int64_t vocab, Arena& arena,
+              Stream& stream)
+      : call_(call), wanted_(wanted) {
+    const auto rows = static_cast<int64_t>(call.targets.size());
+    if (!call.candidates.empty()) {
+      candidates_ = upload_candidates(call.candidates, rows, wanted, vocab, arena, stream);
+      candidate_logprobs_ = arena.alloc({step, static_cast<int64_t>(call.candidates.size()) / rows});
+    }
+    if (!call.top_tokens.empty()) {
+      top_logprobs_ = arena.alloc({step, static_cast<int64_t>(call.top_tokens.size()) / rows});
+      const auto count = static_cast<size_t>(top_logprobs_.elements());
+      top_tokens_ = {static_cast<int32_t*>(arena.alloc_bytes(count * sizeof(int32_t))), count};
+    }
+  }
+
+  // Of the wanted rows from `begin` on.
+  void read(ConstTensor logits, ConstTensor lse, int64_t begin, Stream& stream) const {
+    const auto first = static_cast<size_t>(begin), n = static_cast<size_t>(logits[0]);
+    const std::span<const int32_t> rows = std::span(wanted_.rows).subspan(first, n);
+    if (!candidates_.empty()) {
+      const auto per_row = static_cast<size_t>(candidate_logprobs_[1]);
+      const Tensor values = candidate_logprobs_.rows(0, logits[0]);
+      kernels::token_logprobs_forward(values, logits, lse, candidates_.subspan(first * per_row, n * per_row),
+                                      call_.inv_temperature, stream);
+      download_rows(call_.candidate_logprobs, values, rows, stream);
+    }
+    if (!top_tokens_.empty()) {
+      const auto per_row = static_cast<size_t>(top_logprobs_[1]);
+      const kernels::TopLogprobs top{
+          .tokens = top_tokens_.first(n * per_row), .logprobs = top_logprobs_.rows(0, logits[0]), .ranks = {}};
+      kernels::top_logprobs(top, logits, lse, {}, call_.inv_temperature, stream);
+      download_rows(call_.top_tokens, top.tokens, rows, stream);
+      download_rows(call_.top_logprobs, top.logprobs, rows, stream);
+    }
+  }
+
+ private:
+  const Model::LogprobCall& call_;
+  const TargetRows& wanted_;
+  std::span<const int32_t> candidates_;
+  Tensor candidate_logprobs_, top_logprobs_;
+  std::span<int32_t> top_tokens_;
+};
+
+}  // namespace
+
 void Model::logprobs(const LogprobCall& call, Arena& arena, Stream& stream) const {
-  const auto& [logprob_N, entropy_N, hidden_ND, targets, adapters, inv_temperature, greedy] = call;
+  const auto& [logprob_N, entropy_N, hidden_ND, targets, adapters, inv_temperature, greedy, candidates,
+               candidate_logprobs, top_tokens, top_logprobs] = call;
   const int64_t count = static_cast<int64_t>(targets.size());
   const DType dtype = kernels::activation_dtype(stream.device());
   require_tensor(hidden_ND, dtype, {count, config_.width}, "Model::logprobs", "hidden");
@@ -107,7 +163,10 @@ void Model::logprobs(const LogprobCall& call, Arena& arena, Stream& stream) cons
   const TargetRows wanted = target_rows(targets, config_.vocab_size);
   zero(logprob_N.data, static_cast<size_t>(count) * sizeof(float), stream);
   if (!entropy_N.empty()) zero(entropy_N.data, static_cast<size_t>(count) * sizeof(float), stream);
-  std::fill(greedy.begin(), greedy.end(), -1);
+  std::ranges::fill(greedy, -1);
+  std::ranges::fill(candidate_logprobs, 0.0f);
+  std::ranges::fill(top_tokens, -1);
+  std::ranges::fill(top_logprobs, 0.0f);
   if (wanted.size() == 0) return;
 
   Arena::Scope scope(arena);
@@ -118,6 +177,7 @@ void Model::logprobs(const LogprobCall& call, Arena& arena, Stream& stream) cons
   const Tensor logits = arena.alloc({step, config_.vocab_size});
   const Tensor values = arena.alloc({3, step});
   const RowAdapters head = gather_adapters(adapters, wanted.rows, all_rows, arena, stream);
+  const OtherTokens others(call, wanted, step, config_.vocab_size, arena, stream);
   for (int64_t begin = 0; begin < wanted.size(); begin += step) {
     const int64_t n = std::min(step, wanted.size() - begin);
     const auto rows = all_rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
@@ -130,6 +190,7 @@ void Model::logprobs(const LogprobCall& call, Arena& arena, Stream& stream) cons
                              all_targets.subspan(static_cast<size_t>(begin), rows.size()), inv_temperature, stream);
     kernels::scatter_rows(logprob_N, logprob, rows, stream);
     if (!entropy_N.empty()) kernels::scatter_rows(entropy_N, entropy, rows, stream);
+    others.read(logits.rows(0, n), lse, begin, stream);
     if (!greedy.empty()) {
       const std::vector<int32_t> largest = largest_logits(logits.rows(0, n), arena, stream);
       for (size_t i = 0; i < largest.size(); ++i)

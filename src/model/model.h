@@ -79,8 +79,10 @@ class Model {
 
   // logprob[i] of targets[i] given hidden row i, at logits * inv_temperature over the full vocabulary; chunked by
   // logits_rows(). `adapters`: of the N rows. entropy may be empty. targets (host memory) -1 are skipped (logprob 0,
-  // entropy 0, no head computed). greedy [N] (host memory, or empty): the token of the largest logit; -1 where skipped.
-  // Waits for it.
+  // entropy 0, no head computed). In host memory, each empty unless it is wanted, and waited for: greedy [N] the token
+  // of the largest logit, -1 where skipped; candidate_logprobs [N * K] those of the candidates [N * K], 0 where one is
+  // -1 or the row is skipped; top_tokens and top_logprobs [N * K] the likeliest tokens, the first one first, -1 and 0
+  // where skipped.
   struct LogprobCall {
     Tensor logprob_N, entropy_N = {};
     ConstTensor hidden_ND;
@@ -88,6 +90,10 @@ class Model {
     const RowAdapters& adapters;
     float inv_temperature = 1;
     std::span<int32_t> greedy = {};
+    std::span<const int32_t> candidates = {};
+    std::span<float> candidate_logprobs = {};
+    std::span<int32_t> top_tokens = {};
+    std::span<float> top_logprobs = {};
   };
   void logprobs(const LogprobCall& call, Arena& arena, Stream& stream) const;
 

@@ -7,6 +7,8 @@
 #include "kernels/linear.h"
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/token_logprobs.h"
+#include "model/candidates.h"
 #include "model/tensor_places.h"
 #include "model/train_batch.h"
 #include "model/train_saved.h"
@@ -42,6 +44,9 @@ void TrainPass::head_forward() {
                              vector_of(s.head, 2, begin, end), logits,
                              s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
                              s.inv_temperature, stream_);
+    if (s.shape.candidates > 0)
+      kernels::token_logprobs_forward(s.candidate_logprobs.rows(begin, end), logits, vector_of(s.head, 2, begin, end),
+                                      s.candidates_of(begin, end), s.inv_temperature, stream_);
   }
   kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted_rows,
                         stream_);
@@ -114,6 +119,33 @@ void TrainPass::head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64
   kernels::linear_backward(head.backward(d_hidden, d_logits, x), stream_);
 }
 
+void TrainPass::logits_backward(Tensor d_logits, ConstTensor logits, int64_t begin, Tensor d_outputs,
+                                ConstTensor d_candidates) {
+  const Saved& s = *saved_;
+  const int64_t end = begin + logits[0];
+  const bool entropy = d_outputs[0] == 2;
+  const auto targets = s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  const Tensor lse = vector_of(s.head, 2, begin, end), d_logprob = vector_of(d_outputs, 0, begin, end);
+  const Tensor row_entropy = entropy ? vector_of(s.head, 1, begin, end) : Tensor();
+  const Tensor d_entropy = entropy ? vector_of(d_outputs, 1, begin, end) : Tensor();
+  if (d_candidates.empty())
+    return kernels::logprob_backward(d_logits, logits, targets, s.inv_temperature, lse, row_entropy, d_logprob,
+                                     d_entropy, stream_);
+  const Arena::Scope scope(scratch_);
+  kernels::token_logprobs_backward({.dlogits = d_logits,
+                                    .logits = logits,
+                                    .targets = targets,
+                                    .inv_temperature = s.inv_temperature,
+                                    .lse = lse,
+                                    .entropy = row_entropy,
+                                    .d_logprob = d_logprob,
+                                    .d_entropy = d_entropy,
+                                    .tokens = s.candidates_of(begin, end),
+                                    .d_token_logprobs = d_candidates.rows(begin, end),
+                                    .scratch = scratch_.alloc({s.shape.candidates + 2, end - begin})},
+                                   stream_);
+}
+
 void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<const lora::GradientRows> lanes) {
   const ProfileRange range("train/head backward");
   Saved& s = *saved_;
@@ -138,6 +170,9 @@ void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<
   const bool entropy = !outputs.entropy_T.empty();
   gather(0, outputs.logprob_T);
   if (entropy) gather(1, outputs.entropy_T);
+  const Tensor d_candidates = outputs.candidate_logprob_TK.empty()
+                                  ? Tensor()
+                                  : upload_rows(outputs.candidate_logprob_TK, s.wanted.rows, scratch_, stream_);
   const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
   for (int64_t begin = 0, end = 0; begin < count; begin = end) {
     end = chunk_end(begin, rows, count, head_lanes);
@@ -145,10 +180,7 @@ void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<
     if (!s.shape.keep_logits)
       head_logits(logits, s.normed.rows(begin, end), weights, s.head_adapters.part(begin, end), scratch_, stream_);
     const Tensor d_logits = gradient_in_place(logits, d.dtype);
-    kernels::logprob_backward(
-        d_logits, logits, s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-        s.inv_temperature, vector_of(s.head, 2, begin, end), entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
-        vector_of(d_outputs, 0, begin, end), entropy ? vector_of(d_outputs, 1, begin, end) : Tensor(), stream_);
+    logits_backward(d_logits, logits, begin, entropy ? d_outputs : d_outputs.rows(0, 1), d_candidates);
     head_chunk_backward(d_hidden.rows(begin, end), d_logits, begin, head_lanes);
   }
   if (!outputs.hidden_ND.empty()) kernels::add(d_hidden, outputs.hidden_ND, stream_);

@@ -46,6 +46,7 @@ int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
   const int64_t activations =
       s.tokens * per_token + kv_elements(c, s.kv_blocks * kv_layers(c, s)) + s.target_rows * 2 * c.width;
   int64_t floats = s.tokens * block.floats + s.target_rows * 4;
+  floats += s.target_rows * 2 * s.candidates;  // tokens and their log-probs
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
   const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +
@@ -61,18 +62,19 @@ int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
   int64_t floats = s.tokens * block.floats + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
   if (!s.keep_logits) floats += s.logits_rows * c.vocab_size;
   floats += 2 * s.logits_rows * s.scaled_logits;
+  if (s.candidates > 0) floats += s.target_rows * s.candidates + s.logits_rows * (s.candidates + 2);
   return activations * s.activation_bytes + floats * kFloat + s.tokens * kBookkeepingPerToken +
          6 * kTensorsPerLayer * kAlignmentPerTensor;
 }
 
 int64_t score_bytes(const ModelSpec& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
-                    int64_t activation_bytes) {
+                    int64_t activation_bytes, int64_t candidates) {
   const int64_t rows = std::min(tokens, logits_rows);
   const int64_t activations =
       tokens * (c.width + inference_elements(c).activations) + kv_elements(c, kv_blocks) + rows * c.width;
   return activations * activation_bytes + rows * (c.vocab_size + 3) * kFloat +
-         kv_blocks * static_cast<int64_t>(sizeof(void*)) + tokens * kBookkeepingPerToken +
-         4 * kTensorsPerLayer * kAlignmentPerTensor;
+         (tokens + 2 * rows) * candidates * kFloat + kv_blocks * static_cast<int64_t>(sizeof(void*)) +
+         tokens * kBookkeepingPerToken + 4 * kTensorsPerLayer * kAlignmentPerTensor;
 }
 
 void reserve(Arena& arena, int64_t bytes) {
@@ -95,7 +97,7 @@ const char* recompute_name(Recompute recompute) {
 }
 
 int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens,
-                                    Recompute recompute, Device device) {
+                                    Recompute recompute, Device device, int64_t candidates) {
   const int64_t logits_bytes = Model::default_logits_bytes(device);
   const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));
   PassShape shape{.tokens = tokens,
@@ -108,7 +110,8 @@ int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::Adapter
                   .recompute = recompute,
                   .kept_ranks = kept_ranks(layout, recompute, false, device),
                   .dropout = false,
-                  .activation_bytes = dtype_bytes(kernels::activation_dtype(device))};
+                  .activation_bytes = dtype_bytes(kernels::activation_dtype(device)),
+                  .candidates = candidates};
   if (!layout.own.empty() || layout.config.subtracts_initial) add_adapter(shape, layout);
   return kept_bytes(config, shape) + scratch_bytes(config, shape);
 }

@@ -22,6 +22,7 @@ struct PassShape {
   bool dropout = false;
   int64_t activation_bytes = sizeof(float);          // of one activation
   int64_t gradient_blocks = 0, gradient_floats = 0;  // of the gradients' partial sums (a GPU's)
+  int64_t candidates = 0;                            // tokens of a row beside its target
 };
 
 // Of all pairs, where a pass keeps what it makes of them (TrainPass: Recompute::none, on a GPU, without dropout).
@@ -32,9 +33,10 @@ int64_t kept_sets(const PassShape& shape);                           // sets of 
 int64_t kv_layers(const ModelSpec& config, const PassShape& shape);  // whose keys and values are held at a time
 int64_t kept_bytes(const ModelSpec& config, const PassShape& shape);
 int64_t scratch_bytes(const ModelSpec& config, const PassShape& shape);
-// Of a forward that keeps nothing, and its head.
+// Of a forward that keeps nothing, and its head. `candidates`: other tokens of a row that are asked about, the
+// likeliest ones included.
 int64_t score_bytes(const ModelSpec& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
-                    int64_t activation_bytes);
+                    int64_t activation_bytes, int64_t candidates = 0);
 
 // Makes `arena` one piece of at least `bytes`; lengths vary from batch to batch, and pieces grown one by one would pile
 // up. No Scope of it may be alive.

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/profile_range.h"
 #include "core/transfer.h"
+#include "model/candidates.h"
 #include "model/embedding.h"
 #include "model/tensor_places.h"
 #include "model/train_batch.h"
@@ -24,6 +25,7 @@ PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, SequenceAd
   shape.target_rows = wanted.size();
   shape.logits_rows = std::min(wanted.size(), model.logits_rows());
   shape.keep_logits = wanted.size() <= model.logits_rows();
+  shape.candidates = shape.tokens > 0 ? static_cast<int64_t>(batch.candidates.size()) / shape.tokens : 0;
   for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
     shape.gradient_blocks += kernels::gradient_blocks(batch.sequence_begin[i] - batch.sequence_begin[i - 1], device);
   const lora::AdapterLayout* last = nullptr;  // neighbours often have the same
@@ -58,7 +60,7 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   TargetRows wanted = target_rows(batch.targets, c.vocab_size);
   PassShape shape = shape_of(batch, wanted, adapters, model_, stream_.device());
   shape.recompute = options.recompute;
-  if (!options.logprobs) shape.logits_rows = 0, shape.keep_logits = false;
+  if (!options.logprobs) shape.logits_rows = shape.candidates = 0, shape.keep_logits = false;
   shape.dropout = dropout.p != 0;
   const lora::AdapterLayout* const only = only_layout(adapters);
   if (only) shape.kept_ranks = kept_ranks(*only, options.recompute, shape.dropout, stream_.device());
@@ -76,6 +78,10 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   s.wanted = std::move(wanted);
   s.wanted_rows = upload(std::span<const int32_t>(s.wanted.rows), kept_, stream_);
   s.wanted_targets = upload(std::span<const int32_t>(s.wanted.targets), kept_, stream_);
+  if (shape.candidates > 0) {
+    s.candidates = upload_candidates(batch.candidates, shape.tokens, s.wanted, c.vocab_size, kept_, stream_);
+    s.candidate_logprobs = kept_.alloc({s.wanted.size(), shape.candidates});
+  }
 
   const DType dtype = kernels::activation_dtype(stream_.device());
   // Of one layer, or of all, one after the other.
@@ -102,8 +108,19 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   head_forward();
   s.done = true;
   HeadOutputs heads;
-  if (options.logprobs) heads = read_outputs(s.outputs, outputs_, options.entropy);
+  if (options.logprobs) heads = forward_outputs(options.entropy);
   heads.hidden_ND = s.normed;
+  return heads;
+}
+
+HeadOutputs TrainPass::forward_outputs(bool entropy) {
+  const Saved& s = *saved_;
+  HeadOutputs heads = read_outputs(s.outputs, outputs_, entropy);
+  if (s.shape.candidates == 0) return heads;
+  candidate_logprobs_.assign(static_cast<size_t>(s.shape.tokens * s.shape.candidates), 0.0f);
+  download_rows(candidate_logprobs_, s.candidate_logprobs, s.wanted.rows, stream_);
+  heads.candidate_logprob_TK =
+      ConstTensor(candidate_logprobs_.data(), DType::f32, {s.shape.tokens, s.shape.candidates});
   return heads;
 }
 
@@ -130,6 +147,8 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
     throw ShapeError({.what = "a gradient for an entropy that was not computed",
                       .where = "TrainPass::backward",
                       .attempt = "TrainOptions::entropy"});
+  if (!d.candidate_logprob_TK.empty())
+    require_f32(d.candidate_logprob_TK, {count, s.shape.candidates}, "TrainPass::backward", "candidate_logprob");
   check_lanes(lanes, count);
   s.done = false;
 
@@ -171,9 +190,14 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
   check_batch(batch);
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const DType dtype = kernels::activation_dtype(stream_.device());
-  reserve(scratch_, score_bytes(model_.config_, count, count_blocks(batch), model_.logits_rows(), dtype_bytes(dtype)));
+  const int64_t candidates = count > 0 ? static_cast<int64_t>(batch.candidates.size()) / count : 0;
+  reserve(scratch_, score_bytes(model_.config_, count, count_blocks(batch), model_.logits_rows(), dtype_bytes(dtype),
+                                candidates + 2 * options.top));
   const Arena::Scope scope(scratch_);
   greedy_.resize(options.greedy ? static_cast<size_t>(count) : 0);
+  score_candidate_logprobs_.resize(batch.candidates.size());
+  top_.resize(static_cast<size_t>(count * options.top));
+  top_logprobs_.resize(top_.size());
   const Tensor outputs = scratch_.alloc({2, count});
   const std::vector<const lora::AdapterVersion*> adapters(batch.sequence_begin.size() - 1, adapter);
   const PackedRows packed(batch, adapters, scratch_.alloc({count_blocks(batch), model_.kv_layer_elements()}, dtype));
@@ -187,10 +211,18 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
        .targets = batch.targets,
        .adapters = {.rows = {{.row_begin = 0, .rows = count, .adapter = adapter}}, .tiles = {}, .dropout = {}},
        .inv_temperature = options.inv_temperature,
-       .greedy = greedy_},
+       .greedy = greedy_,
+       .candidates = batch.candidates,
+       .candidate_logprobs = score_candidate_logprobs_,
+       .top_tokens = top_,
+       .top_logprobs = top_logprobs_},
       scratch_, stream_);
   HeadOutputs heads = read_outputs(outputs, score_outputs_, options.entropy);
   heads.greedy_T = greedy_;
+  heads.top_TK = top_;
+  heads.top_logprob_TK = top_logprobs_;
+  if (candidates > 0)
+    heads.candidate_logprob_TK = ConstTensor(score_candidate_logprobs_.data(), DType::f32, {count, candidates});
   return heads;
 }
 

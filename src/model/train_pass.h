@@ -1,6 +1,7 @@
 // Forward and backward of one micro-batch of whole packed sequences, with gradients for adapter tensors only.
 //
-// The head returns per token {logprob, entropy, hidden state} and takes a gradient for each; it never sees a loss.
+// The head returns per token {log-probs of its target and of K candidates, entropy, hidden state} and takes a gradient
+// for each; it never sees a loss.
 #pragma once
 
 #include <memory>
@@ -15,6 +16,8 @@ struct TrainBatch {
   std::span<const int32_t> tokens;          // [T], sequences back to back
   std::span<const int64_t> sequence_begin;  // [B + 1], first is 0, last is T
   std::span<const int32_t> targets;         // [T]: target of the logits at this row (usually the next token); -1: none
+  // [T * K]: other tokens of each row whose log-probs are asked for; -1: none. Rows without a target have none.
+  std::span<const int32_t> candidates = {};
 };
 
 // What backward makes again instead of keeping it; the bits are the same.
@@ -29,6 +32,7 @@ struct TrainOptions {
   Recompute recompute = Recompute::selective;
   bool entropy = false;  // compute entropy (needed when its gradient is given)
   bool greedy = false;   // score only: the token of the largest logit
+  int64_t top = 0;       // score only: that many of the likeliest tokens
   // forward only. false: no logits are made, and hidden_ND is the only output (a critic's).
   bool logprobs = true;
 };
@@ -37,15 +41,20 @@ struct TrainOptions {
 struct HeadOutputs {
   ConstTensor logprob_T, entropy_T;   // [T] f32, host memory; 0 where there is no target
   std::span<const int32_t> greedy_T;  // [T] host memory; -1 where there is no target
+  // In host memory: [T, K] log-probs of the batch's candidates, 0 where there is none; [T * top] the likeliest tokens,
+  // the first one first, and their log-probs; -1 and 0 where there is no target.
+  ConstTensor candidate_logprob_TK = {};
+  std::span<const int32_t> top_TK = {};
+  std::span<const float> top_logprob_TK = {};
   // What the output head reads: activations of the N rows with a target, in order, after the final norm, in the
   // stream's memory. A value head reads it, too. Of forward only.
   ConstTensor hidden_ND;
 };
 
-// Gradients of the outputs. Those of logprob and entropy lie in host memory, of hidden_ND in the stream's; the latter
-// two may be empty; without TrainOptions::logprobs hidden_ND is the only one.
+// Gradients of the outputs. Those of log-probs and entropy lie in host memory, of hidden_ND in the stream's; all but
+// logprob_T may be empty; without TrainOptions::logprobs hidden_ND is the only one. candidate_logprob_TK [T, K].
 struct HeadGradients {
-  ConstTensor logprob_T = {}, entropy_T = {}, hidden_ND = {};
+  ConstTensor logprob_T = {}, entropy_T = {}, hidden_ND = {}, candidate_logprob_TK = {};
 };
 
 class TrainPass {
@@ -80,15 +89,20 @@ class TrainPass {
   void release_memory();
 
   // Estimated bytes of activations for T tokens (for --dry-run and for choosing micro-batches).
+  // `candidates`: of each row.
   static int64_t activation_bytes(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens,
-                                  Recompute recompute, Device device);
+                                  Recompute recompute, Device device, int64_t candidates = 0);
 
  private:
   struct Saved;  // between forward and backward
 
   void head_forward();
+  HeadOutputs forward_outputs(bool entropy);
   HeadOutputs read_outputs(Tensor outputs, Buffer& host, bool entropy);
   void head_backward(Tensor d, const HeadGradients& outputs, std::span<const lora::GradientRows> lanes);
+  // The gradient of a chunk's logits: rows from `begin` on of those with a target. d_outputs [1 or 2, N]: of log-probs,
+  // and of entropies; d_candidates [N, K], or empty.
+  void logits_backward(Tensor d_logits, ConstTensor logits, int64_t begin, Tensor d_outputs, ConstTensor d_candidates);
   // Rows from `begin` on of those with a target, as many as d_logits has. `lanes` number these rows.
   void head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64_t begin,
                            std::span<const lora::GradientRows> lanes);
@@ -98,7 +112,8 @@ class TrainPass {
   Arena kept_, scratch_;
   std::unique_ptr<Saved> saved_;
   Buffer outputs_, score_outputs_;  // host memory
-  std::vector<int32_t> greedy_;
+  std::vector<int32_t> greedy_, top_;
+  std::vector<float> candidate_logprobs_, score_candidate_logprobs_, top_logprobs_;
 };
 
 }  // namespace lockstep::model

@@ -31,9 +31,15 @@ struct TrainPass::Saved {
   Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
   Tensor head;                          // [3, N]: logprob, entropy, lse
   Tensor outputs;                       // [2, T]: logprob, entropy
+  std::span<const int32_t> candidates;  // [N * K] of the rows with a target, in the stream's memory
+  Tensor candidate_logprobs;            // [N, K]; both empty without candidates
 
   const BlockTensors& of(int64_t layer) const {
     return tensors[shape.recompute == Recompute::full ? 0 : static_cast<size_t>(layer - first_layer)];
+  }
+  std::span<const int32_t> candidates_of(int64_t begin, int64_t end) const {
+    return candidates.subspan(static_cast<size_t>(begin * shape.candidates),
+                              static_cast<size_t>((end - begin) * shape.candidates));
   }
   Tensor input(int64_t layer) const { return x[static_cast<size_t>(layer - first_layer)]; }
 };

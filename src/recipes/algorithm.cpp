@@ -85,6 +85,28 @@ std::vector<double> rule_numbers(const rl::RewardRule& rule) {
           static_cast<double>(rule.overlong_cache)};
 }
 
+void add_distillation(OrderedJson& settings, const RlOptions& o) {
+  const RlOptions usual;
+  std::vector<std::string> servers;
+  for (const TeacherServer& server : o.teacher_servers)
+    servers.push_back(server.name.empty() ? server.url : server.name + "=" + server.url);
+  if (!servers.empty())
+    settings["--opd-teacher-urls"] = servers.size() == 1 ? OrderedJson(servers[0]) : OrderedJson(servers);
+  add_unless(settings, "--opd-teacher-model", o.teacher_model, usual.teacher_model);
+  add_unless(settings, "--opd-teacher-key", o.teacher_key, usual.teacher_key);
+  add_unless(settings, "--opd-kl-coef", o.distillation.coef, 1.0);
+  add_unless(settings, "--opd-log-prob-top-k", o.distillation.top, usual.distillation.top);
+  add_unless(settings, "--opd-top-k-strategy", std::string(rl::token_set_name(o.distillation.tokens)),
+             std::string("only-student"));
+  add_unless(settings, "--opd-reward-weight-mode", std::string(rl::token_weight_name(o.distillation.weight)),
+             std::string("student_p"));
+  const train::DistillTerm& term = o.loss.distill;
+  if (term.kind == train::DistillKind::none) return;
+  settings["--distillation-loss-mode"] =
+      term.kind == train::DistillKind::forward_kl_topk ? "forward_kl_topk" : train::kl_type_name(term.estimator);
+  settings["bounds of --distillation-loss-mode"] = std::vector<double>{term.max_value, term.min_logprob};
+}
+
 // Not where a service is and how long it is waited for.
 void add_reward(OrderedJson& settings, const rl::RewardConfig& reward) {
   const rl::RewardConfig usual;
@@ -153,9 +175,7 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--ref-load", o.reference, usual.reference);
   add_unless(settings, "--use-opd", o.distill, usual.distill);
   add_unless(settings, "--opd-teacher-load", o.teacher, usual.teacher);
-  add_unless(settings, "--opd-teacher-urls", o.teacher_url, usual.teacher_url);
-  add_unless(settings, "--opd-teacher-model", o.teacher_model, usual.teacher_model);
-  add_unless(settings, "--opd-kl-coef", o.distill ? o.distill_coef : 1.0, 1.0);
+  if (o.distill) add_distillation(settings, o);
   if (o.advantage.estimator == rl::Estimator::ppo) add_critic(settings, o.critic);
   return settings;
 }
@@ -163,7 +183,7 @@ OrderedJson algorithm_settings(const RlOptions& o) {
 rl::Algorithm algorithm_of(const RlOptions& options) {
   rl::Algorithm algorithm{.shaping = {.kl_coef = options.kl_reward_coef, .kl_type = options.loss.kl_type},
                           .advantage = options.advantage,
-                          .distillation = options.distill ? options.distill_coef : 0,
+                          .distillation = options.distill ? options.distillation : rl::Distillation(),
                           .correction = options.correction,
                           .loss = options.loss,
                           .value_loss = {.clip = options.critic.value_clip},

@@ -59,7 +59,8 @@ PromptSource prompt_source(const RlOptions& options, const Base& base) {
           .max_length = options.max_prompt_len > 0 ? std::min(options.max_prompt_len, room) : room,
           .vocab_size = base.config.vocab_size,
           .chat = PromptRenderer(base.path.string(), options.chat),
-          .max_bad_rows = options.max_bad_rows};
+          .max_bad_rows = options.max_bad_rows,
+          .teacher_key = options.teacher_servers.size() > 1 ? options.teacher_key : ""};
 }
 
 EvalRewards::EvalRewards(const RlOptions& options) {

@@ -45,8 +45,8 @@ void add_pass(MemoryPlan& plan, const model::ModelSpec& config, Trained trained)
   plan.logits = std::min(plan.max_tokens, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
   plan.activations = 0;
   for (const lora::AdapterLayout* layout : trained) {
-    const int64_t all =
-        model::TrainPass::activation_bytes(config, *layout, plan.max_tokens, plan.recompute, plan.device);
+    const int64_t all = model::TrainPass::activation_bytes(config, *layout, plan.max_tokens, plan.recompute,
+                                                           plan.device, plan.candidates);
     const int64_t partial = kernels::gradient_blocks(plan.max_tokens, plan.device) * lora::gradient_floats(*layout);
     plan.activations = std::max(plan.activations, all - plan.logits + partial * kFloat);
   }
@@ -94,6 +94,7 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   for (const lora::AdapterLayout* each : trained) lora::check_ranks(*each, device);
   MemoryPlan plan{.device = device, .room = room, .limit = room};
   plan.max_tokens = micro_batch_tokens(training, config, device);
+  plan.candidates = training.candidates;
   plan.base = model::num_parameters(config) * weight_bytes;
   for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);
   if (device != Device::cpu) {

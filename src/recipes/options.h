@@ -27,6 +27,7 @@
 #include "rl/coefficients.h"
 #include "rl/correction.h"
 #include "rl/difficulty.h"
+#include "rl/distillation.h"
 #include "rl/reward_config.h"
 #include "rollout/remote/engine_kind.h"
 #include "rollout/sampling.h"
@@ -108,6 +109,7 @@ struct TrainingOptions {
   int gradient_lanes = train::kGradientLanes;     // 8, 16, 32 or 64: the most ranks, and decides bits
   train::Balance balance = train::Balance::none;  // of the lanes; decides bits
   RankOptions ranks;
+  int64_t candidates = 0;  // tokens of a row beside its target that the loss reads: of forward_kl_topk; of a plan only
 };
 
 struct SaveOptions {
@@ -217,6 +219,11 @@ struct CriticOptions {
   std::string save;  // each saved critic is also written here; empty: only into checkpoints
 };
 
+struct TeacherServer {
+  std::string name;  // empty: the only one
+  std::string url;   // "HOST:PORT", "http://HOST:PORT/generate"
+};
+
 struct RlOptions {
   BaseOptions base;
   AdapterOptions adapter;
@@ -249,10 +256,13 @@ struct RlOptions {
   train::Reduction reduction;
   std::string reference;  // what KL is measured to, where it is an adapter; else, or empty: the base
   // On-policy distillation: the teacher is the base (empty), an adapter, or another model of the same vocabulary; or a
-  // server of one, "HOST:PORT", that calls it teacher_model (empty: its first).
+  // server of one, which calls it teacher_model (empty: its first). Of several servers a row's metadata name one by
+  // teacher_key. distillation says what becomes of its log-probs, unless loss.distill does.
   bool distill = false;
-  std::string teacher, teacher_url, teacher_model;
-  double distill_coef = 1;
+  std::string teacher, teacher_model, teacher_key = "opd_teacher";
+  std::vector<TeacherServer> teacher_servers;
+  bool teacher_per_position = false;  // rl::HttpTeacherOptions::per_position
+  rl::Distillation distillation = {.coef = 1};
   rl::KlControl kl_control;
   rl::EntropyControl entropy_control;
   int64_t ref_update_interval = 0;  // rollouts after which the reference becomes the actor; 0: never

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <ostream>
 
 #include "checkpoint/train_state.h"
@@ -34,6 +35,26 @@ void require_same_vocabulary(const Base& teacher, const Base& base) {
                      .wanted = fmt::format("{} tokens and the same tokenizer.json", base.config.vocab_size)});
 }
 
+void require_vocabulary(const rl::Distillation& distillation, const Base& base) {
+  if (distillation.top <= base.config.vocab_size) return;
+  throw ConfigError({.what = "a vocabulary has fewer tokens than are to be compared",
+                     .where = "RlOptions::distillation",
+                     .got = std::to_string(distillation.top),
+                     .wanted = "at most " + std::to_string(base.config.vocab_size)});
+}
+
+std::unique_ptr<rl::Teacher> teacher_behind_http(const RlOptions& options) {
+  std::map<std::string, std::unique_ptr<rl::Teacher>> teachers;
+  for (const TeacherServer& server : options.teacher_servers)
+    teachers[server.name] = std::make_unique<rl::HttpTeacher>(
+        rl::HttpTeacherOptions{.address = net::parse_address(server.url, "RlOptions::teacher_servers"),
+                               .model = options.teacher_model,
+                               .per_position = options.teacher_per_position},
+        options.sampling.temperature);
+  if (teachers.size() == 1) return std::move(teachers.begin()->second);
+  return std::make_unique<rl::NamedTeachers>(std::move(teachers));
+}
+
 }  // namespace
 
 PolicyPath policy_path(const std::string& path, const BaseOptions& base) {
@@ -57,7 +78,7 @@ lora::AdapterVersion load_policy_adapter(const std::string& path, const char* wh
 
 std::optional<Base> load_teacher_model(const RlOptions& options, const Base& base, Stream& stream,
                                        const Control& control) {
-  if (!options.distill || !options.teacher_url.empty() ||
+  if (!options.distill || !options.teacher_servers.empty() ||
       policy_path(options.teacher, options.base) != PolicyPath::model)
     return std::nullopt;
   BaseOptions of_teacher = options.base;
@@ -82,11 +103,9 @@ Policies::Policies(const RlOptions& options, const Base& base, const std::option
     if (reference_) keep_reference();
   }
   if (!options.distill) return;
-  if (!options.teacher_url.empty()) {
-    teacher_ = std::make_unique<rl::HttpTeacher>(
-        rl::HttpTeacherOptions{.address = net::parse_address(options.teacher_url, "RlOptions::teacher_url"),
-                               .model = options.teacher_model},
-        options.sampling.temperature);
+  require_vocabulary(options.distillation, base);
+  if (!options.teacher_servers.empty()) {
+    teacher_ = teacher_behind_http(options);
     return;
   }
   if (model) {

@@ -31,6 +31,15 @@ Json rm_type_of(const data::Row& row, const std::string& metadata_key) {
   return type == metadata->end() || *type == "" ? Json() : Json(*type);
 }
 
+// The teacher that a row's metadata name; empty: none.
+std::string teacher_of(const data::Row& row, const PromptSource& source) {
+  const auto metadata = row.json.find(source.metadata_key);
+  if (source.teacher_key.empty() || metadata == row.json.end() || !metadata->is_object()) return {};
+  const auto name = metadata->find(source.teacher_key);
+  if (name == metadata->end() || name->is_null()) return {};
+  return name->is_string() ? name->get<std::string>() : json_text(*name);
+}
+
 // The row with the metadata that go before its own.
 data::Row with_metadata(data::Row row, const PromptSource& source) {
   OrderedJson& metadata = row.json[source.metadata_key];
@@ -51,6 +60,7 @@ void add_row(PromptSet& set, const data::Dataset& data, const data::Row& row, co
   }
   require_in_vocabulary(tokens, source.vocab_size, data.where(row));
   rl::RewardRow given{.prompt = std::move(prompt)};
+  given.teacher = teacher_of(row, source);
   const bool labelled =
       !source.label_key.empty() && (needs_labels(source.reward) || row.json.contains(source.label_key));
   if (labelled) given.label = data::label_field(data, row, source.label_key);

@@ -31,7 +31,8 @@ struct PromptSource {
   int64_t vocab_size = 0;                  // of the model
   PromptRenderer chat;                     // none: strings only
   int64_t max_bad_rows = 0;
-  OrderedJson metadata = {};  // goes before what a row's metadata have; an object or null
+  OrderedJson metadata = {};     // goes before what a row's metadata have; an object or null
+  std::string teacher_key = {};  // member of a row's metadata that names its teacher; empty: none is read
 };
 
 // DataError (file, line, key) of the row after max_bad_rows others: what `chat` cannot render, an empty prompt, a token

@@ -64,6 +64,7 @@ OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::
   for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
   if (trained.critic) add_critic(line, *trained.critic);
   if (trained.teacher_kl) line["opd_reverse_kl"] = *trained.teacher_kl;
+  if (trained.distillation != 0) line["distillation_loss"] = trained.distillation;
   return line;
 }
 

@@ -4,6 +4,7 @@
 #include "rl/advantage.h"
 #include "rl/coefficients.h"
 #include "rl/correction.h"
+#include "rl/distillation.h"
 #include "rl/objectives.h"
 #include "rl/reward_shaping.h"
 #include "train/loss.h"
@@ -16,7 +17,7 @@ struct Algorithm {
   RewardShaping shaping = {};
   AdvantageOptions advantage = {};
   std::vector<Objective> objectives = {};  // if there are any, advantages are their normalized_sum
-  double distillation = 0;  // coefficient of the teacher's log-probs in the advantages; 0: no teacher is asked
+  Distillation distillation = {};          // in the advantages; or by a loss that flows: loss.distill
   Correction correction = {};
   train::PolicyLoss loss = {};
   train::ValueLoss value_loss = {};  // of ppo's critic
@@ -26,6 +27,7 @@ struct Algorithm {
   EntropyControl entropy_control = {};
   bool measure_kl = false;  // to the reference, even if nothing learns from it
 
+  bool needs_teacher() const { return distillation.coef != 0 || loss.distill.kind != train::DistillKind::none; }
   bool needs_critic() const { return advantage.estimator == Estimator::ppo; }
   bool needs_reference() const { return measure_kl || shaping.kl_coef != 0 || loss.kl_coef != 0; }
 };

@@ -12,19 +12,13 @@
 #include "core/json.h"
 #include "rl/http_retry.h"
 #include "rl/score_json.h"
+#include "rl/teacher_dialect.h"
 
 namespace lockstep::rl {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// The whole sequence: what the rows read, and the target of the last.
-std::vector<int32_t> sequence_of(const train::Datum& datum) {
-  std::vector<int32_t> tokens = datum.tokens;
-  if (!datum.targets.empty() && datum.targets.back() >= 0) tokens.push_back(datum.targets.back());
-  return tokens;
-}
 
 struct Job {
   size_t datum = 0;
@@ -35,9 +29,14 @@ struct Job {
 // The sequences of one call on their way.
 class Questions {
  public:
-  Questions(const HttpTeacherOptions& options, net::HttpClient& client, std::span<const train::Datum> datums)
-      : options_(options), client_(client), datums_(datums), answers_(datums.size()) {
-    for (size_t i = 0; i < datums.size(); ++i) waiting_.push_back({.datum = i});
+  Questions(const HttpTeacherOptions& options, net::HttpClient& client, const TeacherQuestion& question)
+      : options_(options),
+        client_(client),
+        question_(question),
+        dialect_(dialect_of(options.address.prefix)),
+        path_(dialect_ == TeacherDialect::generate ? "" : "/v1/completions"),
+        answers_(question.datums.size()) {
+    for (size_t i = 0; i < question.datums.size(); ++i) waiting_.push_back({.datum = i});
   }
   ~Questions() {
     for (const auto& [number, sent] : sent_) client_.cancel(sent.second);
@@ -45,8 +44,8 @@ class Questions {
   Questions(const Questions&) = delete;
   Questions& operator=(const Questions&) = delete;
 
-  std::vector<std::vector<float>> run(const train::Progress& between) {
-    while (done_ < datums_.size()) {
+  std::vector<train::RowOutputs> run(const train::Progress& between) {
+    while (done_ < answers_.size()) {
       pump();
       wait();
       for (auto& [number, outcome] : arrived()) take(number, std::move(outcome));
@@ -73,13 +72,8 @@ class Questions {
     if (job.attempts++ == 0) job.first_sent = now;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(job.first_sent + options_.timeout - now);
     net::HttpRequest request{.method = "POST",
-                             .path = "/v1/completions",
-                             .body = json_text(OrderedJson{{"model", options_.model},
-                                                           {"prompt", sequence_of(datums_[job.datum])},
-                                                           {"max_tokens", 1},
-                                                           {"temperature", 0},
-                                                           {"add_special_tokens", false},
-                                                           {"prompt_logprobs", 0}}),
+                             .path = path_,
+                             .body = request_of(dialect_, options_.model, of(job.datum)),
                              .connect_timeout = left,
                              .timeout = left};
     const uint64_t number = next_++;
@@ -107,10 +101,10 @@ class Questions {
   void take(uint64_t number, net::HttpClient::Outcome outcome) {
     const Job job = sent_.at(number).first;
     sent_.erase(number);
-    const std::string where = options_.address.text() + "/v1/completions";
+    const std::string where = options_.address.text() + path_;
     const auto* answer = std::get_if<net::HttpAnswer>(&outcome);
     if (answer != nullptr && answer->ok()) {
-      answers_[job.datum] = read_prompt_logprobs(answer->body, datums_[job.datum], where);
+      answers_[job.datum] = read_answer(dialect_, answer->body, of(job.datum), where);
       ++done_;
     } else if (answer != nullptr && !may_pass(answer->status)) {
       throw ConfigError({.what = "the teacher refuses a sequence",
@@ -133,6 +127,13 @@ class Questions {
     waiting_.push_back(job);
   }
 
+  SequenceQuestion of(size_t datum) const {
+    return {.datum = question_.datums[datum],
+            .top = question_.top,
+            .candidates = question_.candidates.empty() ? std::span<const int32_t>() : question_.candidates[datum],
+            .per_position = options_.per_position};
+  }
+
   struct Inbox {
     std::mutex mutex;
     std::condition_variable came;
@@ -141,8 +142,10 @@ class Questions {
 
   const HttpTeacherOptions& options_;
   net::HttpClient& client_;
-  const std::span<const train::Datum> datums_;
-  std::vector<std::vector<float>> answers_;
+  const TeacherQuestion& question_;
+  const TeacherDialect dialect_;
+  const std::string path_;
+  std::vector<train::RowOutputs> answers_;
   std::deque<Job> waiting_;
   std::map<uint64_t, std::pair<Job, net::HttpClient::Id>> sent_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
@@ -152,37 +155,6 @@ class Questions {
 
 }  // namespace
 
-std::vector<float> read_prompt_logprobs(const std::string& body, const train::Datum& datum, const std::string& where) {
-  const auto refuse = [&](const std::string& got) {
-    throw FormatError({.what = "the teacher's answer has no log-probs of the prompt",
-                       .where = where,
-                       .got = got,
-                       .wanted = "choices[0].prompt_logprobs with every token of the prompt",
-                       .attempt = "a vLLM or Lockstep server that allows prompt_logprobs"});
-  };
-  const Json json = parse_json(body, where);
-  const Json* choice =
-      json.is_object() && json.contains("choices") && json["choices"].is_array() && !json["choices"].empty()
-          ? &json["choices"][0]
-          : nullptr;
-  if (choice == nullptr || !choice->is_object() || !choice->contains("prompt_logprobs")) refuse(excerpt(body));
-  const Json& tokens = (*choice)["prompt_logprobs"];
-  if (!tokens.is_array() || tokens.size() != sequence_of(datum).size())
-    refuse(tokens.is_array() ? fmt::format("{} tokens instead of {}", tokens.size(), sequence_of(datum).size())
-                             : excerpt(json_text(tokens)));
-  std::vector<float> logprobs(datum.tokens.size());
-  for (size_t t = 0; t < logprobs.size(); ++t) {
-    if (datum.targets[t] < 0) continue;
-    const Json& likely = tokens[t + 1];
-    const std::string id = std::to_string(datum.targets[t]);
-    if (!likely.is_object() || !likely.contains(id) || !likely[id].is_object() || !likely[id].contains("logprob") ||
-        !likely[id]["logprob"].is_number())
-      refuse(fmt::format("token {} at place {}: {}", id, t + 1, excerpt(json_text(likely))));
-    logprobs[t] = likely[id]["logprob"].get<float>();
-  }
-  return logprobs;
-}
-
 HttpTeacher::HttpTeacher(HttpTeacherOptions options, float temperature)
     : options_(std::move(options)), client_(static_cast<size_t>(options_.max_in_flight)) {
   if (temperature != 1)
@@ -191,7 +163,8 @@ HttpTeacher::HttpTeacher(HttpTeacherOptions options, float temperature)
          .where = "sampling.temperature",
          .got = fmt::format("{:g}", temperature),
          .wanted = "1, or a teacher in this process"});
-  if (options_.model.empty()) options_.model = first_model();
+  if (options_.model.empty() && dialect_of(options_.address.prefix) == TeacherDialect::completions)
+    options_.model = first_model();
 }
 
 std::string HttpTeacher::first_model() {
@@ -207,9 +180,47 @@ std::string HttpTeacher::first_model() {
   return models["data"][0]["id"].get<std::string>();
 }
 
-std::vector<std::vector<float>> HttpTeacher::logprobs(std::span<const train::Datum> datums,
-                                                      const train::Progress& between) {
-  return Questions(options_, client_, datums).run(between);
+std::vector<train::RowOutputs> HttpTeacher::answer(const TeacherQuestion& question, const train::Progress& between) {
+  if (!question.candidates.empty() && dialect_of(options_.address.prefix) != TeacherDialect::generate)
+    throw ConfigError({.what = "the teacher's server says the log-probs of its own likeliest tokens only",
+                       .where = options_.address.text(),
+                       .wanted = "tokens that are the teacher's own, or SGLang's /generate"});
+  return Questions(options_, client_, question).run(between);
+}
+
+std::vector<train::RowOutputs> NamedTeachers::answer(const TeacherQuestion& question, const train::Progress& between) {
+  std::map<std::string, std::vector<size_t>> datums_of;
+  for (size_t i = 0; i < question.datums.size(); ++i) {
+    std::string name = i < question.teachers.size() ? question.teachers[i] : std::string();
+    if (!teachers_.contains(name)) name = teachers_.contains("default") ? "default" : name;
+    if (!teachers_.contains(name))
+      throw DataError({.what = "a row asks for a teacher that the run does not have",
+                       .where = "sample " + std::to_string(i),
+                       .got = "\"" + name + "\"",
+                       .attempt = "name it, or one as \"default\""});
+    datums_of[name].push_back(i);
+  }
+  std::vector<train::RowOutputs> all(question.datums.size());
+  int64_t done = 0;
+  for (const auto& [name, own] : datums_of) {
+    std::vector<train::Datum> datums;
+    std::vector<std::vector<int32_t>> candidates;
+    for (const size_t i : own) {
+      datums.push_back(question.datums[i]);
+      if (!question.candidates.empty()) candidates.push_back(question.candidates[i]);
+    }
+    std::vector<train::RowOutputs> answers = teachers_.at(name)->answer(
+        {.datums = datums, .top = question.top, .candidates = candidates}, [&](int64_t of_this) {
+          if (between) between(done + of_this);
+        });
+    for (size_t i = 0; i < own.size(); ++i) all[own[i]] = std::move(answers[i]);
+    done += static_cast<int64_t>(own.size());
+  }
+  return all;
+}
+
+void NamedTeachers::release_memory() {
+  for (const auto& [name, teacher] : teachers_) teacher->release_memory();
 }
 
 }  // namespace lockstep::rl

@@ -17,6 +17,7 @@ struct RewardRow {
   std::string label;         // the right answer; numbers as the file writes them
   std::string json = {};     // the whole row, one JSON object; empty unless the reward reads rows
   std::string rm_type = {};  // the reward that the row asks for; empty: that of the run
+  std::string teacher = {};  // the one that it asks for, where a run distills from several
 };
 
 struct RewardSample {

@@ -1,16 +1,27 @@
-// On-policy distillation: a second policy says how likely it finds the tokens that the actor chose.
+// On-policy distillation: a second policy says how likely it finds the tokens that the actor chose, and others.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "train/trainer.h"
 
 namespace lockstep::rl {
 
-// Log-probs of the rows' targets, at the temperature of the actor's.
+// What is asked of a teacher about the rows of weight > 0.
+struct TeacherQuestion {
+  std::span<const train::Datum> datums;
+  // Which teacher each datum wants, where there are several; empty: the one.
+  std::span<const std::string> teachers = {};
+  int64_t top = 0;  // the teacher's likeliest tokens of each row
+  // Of each datum [N * K]: tokens whose log-probs are asked for; -1: none.
+  std::span<const std::vector<int32_t>> candidates = {};
+};
+
+// Log-probs of the rows' targets, at the temperature of the actor's, and what else a question asks.
 class Teacher {
  public:
   Teacher() = default;
@@ -18,8 +29,8 @@ class Teacher {
   Teacher(const Teacher&) = delete;
   Teacher& operator=(const Teacher&) = delete;
 
-  virtual std::vector<std::vector<float>> logprobs(std::span<const train::Datum> datums,
-                                                   const train::Progress& between) = 0;
+  virtual std::vector<train::RowOutputs> answer(const TeacherQuestion& question, const train::Progress& between) = 0;
+  std::vector<std::vector<float>> logprobs(std::span<const train::Datum> datums, const train::Progress& between = {});
   virtual void release_memory() {}
 };
 
@@ -28,10 +39,7 @@ class AdapterTeacher : public Teacher {
  public:
   AdapterTeacher(train::Trainer& actor, std::optional<lora::AdapterVersion> adapter)
       : actor_(actor), adapter_(std::move(adapter)) {}
-  std::vector<std::vector<float>> logprobs(std::span<const train::Datum> datums,
-                                           const train::Progress& between) override {
-    return actor_.logprobs(datums, adapter_ ? &*adapter_ : nullptr, between);
-  }
+  std::vector<train::RowOutputs> answer(const TeacherQuestion& question, const train::Progress& between) override;
 
  private:
   train::Trainer& actor_;
@@ -42,8 +50,7 @@ class AdapterTeacher : public Teacher {
 class ModelTeacher : public Teacher {
  public:
   ModelTeacher(std::shared_ptr<const model::Model> model, float temperature, int64_t max_tokens, Stream& stream);
-  std::vector<std::vector<float>> logprobs(std::span<const train::Datum> datums,
-                                           const train::Progress& between) override;
+  std::vector<train::RowOutputs> answer(const TeacherQuestion& question, const train::Progress& between) override;
   void release_memory() override { pass_.release_memory(); }
 
  private:
@@ -52,10 +59,5 @@ class ModelTeacher : public Teacher {
   const int64_t max_tokens_;
   model::TrainPass pass_;
 };
-
-// A_t -= coef (policy_logprobs_t - teacher_t) in the rows that learn, after whatever normalized A. Returns the mean of
-// the difference over these rows: an estimate of KL(policy || teacher), miles' opd_reverse_kl. Source:
-// thinkingmachines.ai/blog/on-policy-distillation; miles.
-double distill(std::span<train::Datum> datums, std::span<const std::vector<float>> teacher, double coef);
 
 }  // namespace lockstep::rl

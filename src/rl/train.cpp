@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "rl/ask_teacher.h"
 #include "rl/batch.h"
 #include "rl/policy_logprobs.h"
 #include "rl/reference.h"
@@ -11,6 +12,38 @@
 namespace lockstep::rl {
 
 namespace {
+
+// The version that drew every token; null where several did, or where it is the actor as it is.
+std::shared_ptr<const lora::AdapterVersion> drawing_version(const Rollout& rollout, const VersionOf& version_of) {
+  if (!version_of) return nullptr;
+  std::optional<int64_t> drew;
+  for (const Trajectory& trajectory : rollout.trajectories)
+    for (size_t t = 0; t < trajectory.tokens.size(); ++t) {
+      if (trajectory.mask[t] == 0) continue;
+      if (drew && *drew != trajectory.versions[t]) return nullptr;
+      drew = trajectory.versions[t];
+    }
+  return drew ? version_of(*drew) : nullptr;
+}
+
+// The mean difference to the teacher, which is in the advantages or will be in the loss.
+double learn_from_teacher(std::span<train::Datum> datums, RlParts& parts, const Algorithm& algorithm,
+                          const Rollout& rollout, const VersionOf& version_of, const train::Progress& between) {
+  std::vector<std::string> teachers;
+  for (const Trajectory& trajectory : rollout.trajectories)
+    teachers.push_back(trajectory.row ? trajectory.row->teacher : std::string());
+  const Asked asked{.teacher = *parts.teacher, .teachers = teachers, .group = parts.group, .between = between};
+  double difference = 0;
+  if (algorithm.loss.distill.kind != train::DistillKind::none) {
+    difference = ask_teacher(datums, algorithm.loss.distill, algorithm.distillation.top, asked);
+  } else {
+    const auto drew = drawing_version(rollout, version_of);
+    difference =
+        distill(datums, algorithm.distillation, asked, parts.actor, drew != nullptr ? *drew : parts.actor.adapter());
+  }
+  parts.teacher->release_memory();
+  return difference;
+}
 
 // The rollout as the trainer reads it, with everything that the loss needs.
 std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout,
@@ -37,13 +70,8 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
     set_advantages(datums, rollout.trajectories,
                    normalized_sum(rollout.trajectories, algorithm.objectives, algorithm.advantage.group),
                    {.group = {.center = false}});
-  if (algorithm.distillation != 0) {
-    const auto teacher = train::dealt_rows(parts.group, datums, [&](std::span<const train::Datum> share) {
-      return parts.teacher->logprobs(share, between);
-    });
-    report.teacher_kl = distill(datums, teacher, algorithm.distillation);
-    parts.teacher->release_memory();
-  }
+  if (algorithm.needs_teacher())
+    report.teacher_kl = learn_from_teacher(datums, parts, algorithm, rollout, plan.version_of, between);
   return datums;
 }
 
@@ -68,31 +96,15 @@ struct PreparedStep {
   train::PolicyLoss loss;
 };
 
-// Each rank computes a share, whose two lists travel as one.
-std::vector<train::RowOutputs> row_outputs(RlParts& parts, std::span<const train::Datum> batch,
-                                           const lora::AdapterVersion& adapter, const train::Progress& between) {
-  const auto lists = train::dealt_rows(parts.group, batch, [&](std::span<const train::Datum> share) {
-    std::vector<std::vector<float>> joined;
-    for (train::RowOutputs& rows : parts.actor.row_outputs(share, &adapter, between)) {
-      joined.push_back(std::move(rows.logprob));
-      joined.back().insert(joined.back().end(), rows.entropy.begin(), rows.entropy.end());
-    }
-    return joined;
-  });
-  std::vector<train::RowOutputs> outputs;
-  for (const std::vector<float>& list : lists) {
-    const auto middle = list.begin() + static_cast<ptrdiff_t>(list.size() / 2);
-    outputs.push_back({.logprob = {list.begin(), middle}, .entropy = {middle, list.end()}});
-  }
-  return outputs;
-}
-
 PreparedStep prepare_step(RlParts& parts, const Algorithm& algorithm, uint64_t seed,
                           std::span<const train::Datum> batch, const train::Progress& between, double& entropy_coef) {
   PreparedStep step{.chosen = {}, .loss = algorithm.loss};
   if (!algorithm.choice.is_needed() && !algorithm.entropy_control.on) return step;
   const lora::AdapterVersion now = parts.actor.adapter();
-  const std::vector<train::RowOutputs> outputs = row_outputs(parts, batch, now, between);
+  const std::vector<train::RowOutputs> outputs =
+      train::dealt_outputs(parts.group, batch.size(), [&](size_t first, size_t count) {
+        return parts.actor.row_outputs(batch.subspan(first, count), &now, {.entropy = true}, between);
+      });
   if (algorithm.entropy_control.on) {
     const double entropy = train::mean_entropy(batch, outputs);
     entropy_coef = adapted_entropy(algorithm.entropy_control, entropy_coef, entropy);
@@ -141,6 +153,7 @@ void add_step(TrainReport& report, const train::StepReport& taken, int64_t steps
   report.entropy += taken.metrics.entropy / static_cast<double>(steps);
   report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
   report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);
+  report.distillation += taken.metrics.distillation / static_cast<double>(steps);
   report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
 }
 

@@ -43,6 +43,7 @@ struct TrainReport {
   double entropy = 0;                           // mean over the steps
   double clip_fraction = 0;                     // the same: rows that the loss clips or masks
   double policy_kl = 0;                         // the same: old - new log-probs
+  double distillation = 0;                      // the same: of a distillation loss, before its coefficient
   std::optional<double> logprob_diff = {};      // mean |trainer - sampler| of the first step, weighted as its loss
   std::optional<double> logprob_diff_max = {};  // and the largest; neither where it was not measured
   int64_t skipped_steps = 0;                    // of batches of which no reward is known

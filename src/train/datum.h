@@ -25,9 +25,12 @@ struct Datum {
   std::vector<float> returns;           // [N] what the critic learns, else empty
   std::vector<float> policy_weights;    // [N] factors of the policy-gradient term (corrections), else empty: 1
   std::vector<float> penalties;         // [N] factors of |log-prob - policy_logprobs|, else empty: 0
+  std::vector<int32_t> candidates;      // [N * K] tokens that a teacher finds likely, else empty; -1: none
+  std::vector<float> teacher_logprobs;  // [N * K] its log-probs of them, or without candidates [N] of the targets
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   double weight_sum() const;  // sum of weights, in order
+  int64_t num_candidates() const { return tokens.empty() ? 0 : static_cast<int64_t>(candidates.size()) / size(); }
 };
 
 // tokens s_0..s_N and a mask of the same length (mask[t] = 1: s_t is a target) -> rows 0..N-1. Shared by SFT and RL.

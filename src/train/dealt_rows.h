@@ -7,6 +7,7 @@
 
 #include "parallel/group.h"
 #include "train/datum.h"
+#include "train/row_scores.h"
 
 namespace lockstep::train {
 
@@ -17,5 +18,9 @@ using RowsOf = std::function<std::vector<std::vector<float>>(std::span<const Dat
 // nullptr: this rank alone.
 std::vector<std::vector<float>> dealt_rows(parallel::Group* group, std::span<const Datum> datums,
                                            const RowsOf& rows_of);
+
+// The same of all that a model says of rows: outputs_of(first, count) is asked for this rank's part of the datums.
+using OutputsOf = std::function<std::vector<RowOutputs>(size_t first, size_t count)>;
+std::vector<RowOutputs> dealt_outputs(parallel::Group* group, size_t num_datums, const OutputsOf& outputs_of);
 
 }  // namespace lockstep::train

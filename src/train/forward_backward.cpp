@@ -39,12 +39,40 @@ auto at_place(const std::string& place, const F& f) {
 // any bit. A critic's values have a pass of their own.
 bool may_share(const Loss& a, const Loss& b) {
   return !reads_values(a) && !reads_values(b) && needs_entropy(a) == needs_entropy(b) &&
-         needs_entropy_gradient(a) == needs_entropy_gradient(b);
+         needs_entropy_gradient(a) == needs_entropy_gradient(b) && !reads_candidates(a) && !reads_candidates(b);
 }
 
-ConstTensor view(const std::vector<float>& values) {
-  return values.empty() ? ConstTensor() : ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
-}
+// The gradients of a batch's outputs, which the losses of its parts write.
+struct OutputGradients {
+  std::vector<float> logprob, entropy, candidate_logprob;
+  int64_t candidates = 0;  // of a row
+
+  OutputGradients(const MicroBatch& batch, const Loss& loss)
+      : logprob(batch.tokens.size()),
+        entropy(needs_entropy_gradient(loss) ? batch.tokens.size() : 0),
+        candidate_logprob(batch.candidates.size()),
+        candidates(static_cast<int64_t>(batch.candidates.size() / batch.tokens.size())) {}
+
+  LossGradients part(size_t row, size_t rows) {
+    const auto own = static_cast<size_t>(candidates);
+    return {.logprob = std::span(logprob).subspan(row, rows),
+            .entropy = entropy.empty() ? std::span<float>() : std::span(entropy).subspan(row, rows),
+            .candidate_logprob = std::span(candidate_logprob).subspan(row * own, rows * own)};
+  }
+  model::HeadGradients view() const {
+    model::HeadGradients all{.logprob_T = of(logprob), .entropy_T = of(entropy)};
+    if (candidates > 0)
+      all.candidate_logprob_TK =
+          ConstTensor(candidate_logprob.data(), DType::f32, {static_cast<int64_t>(logprob.size()), candidates});
+    return all;
+  }
+
+ private:
+  static ConstTensor of(const std::vector<float>& values) {
+    return values.empty() ? ConstTensor()
+                          : ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
+  }
+};
 
 int64_t rows_of(std::span<const Datum> datums) {
   int64_t rows = 0;
@@ -146,30 +174,32 @@ std::vector<LossOutput> Trainer::Impl::run(std::span<const Part> parts) {
                .position = upload(std::span<const int32_t>(batch.position), counters, stream)};
   const Loss& any = parts.front().share.loss;
   if (reads_values(any)) return {run_values(batch, parts.front(), dropout)};
+  if (reads_candidates(any)) pack_candidates(batch, parts.front().datums);  // the only part (may_share)
   const model::HeadOutputs head = pass.forward(batch.view(), adapters, pass_options(needs_entropy(any)), dropout);
 
-  const size_t all = batch.tokens.size();
-  const bool entropy_gradient = needs_entropy_gradient(any);
-  std::vector<float> d_logprob(all), d_entropy(entropy_gradient ? all : 0);
+  OutputGradients gradients(batch, any);
+  const auto candidates = static_cast<size_t>(gradients.candidates);
   std::vector<LossOutput> outputs;
   std::vector<lora::GradientRows> lane_rows;
   size_t row = 0, sequence = 0;
   for (const Part& part : parts) {
     const auto rows = static_cast<size_t>(rows_of(part.datums));
-    const auto slice = [&](ConstTensor values) {
-      return values.empty() ? std::span<const float>() : std::span(values.f32() + row, rows);
+    const auto slice = [&](ConstTensor values, size_t per_row = 1) {
+      return values.empty() ? std::span<const float>() : std::span(values.f32() + row * per_row, rows * per_row);
     };
     const auto losses = [&] {
-      return evaluate_loss(part.share.loss, part.share.trainer.scale(), part.datums, slice(head.logprob_T),
-                           slice(head.entropy_T), std::span(d_logprob).subspan(row, rows),
-                           entropy_gradient ? std::span(d_entropy).subspan(row, rows) : std::span<float>());
+      return evaluate_loss(part.share.loss, part.share.trainer.scale(), part.datums,
+                           {.logprob = slice(head.logprob_T),
+                            .entropy = slice(head.entropy_T),
+                            .candidate_logprob = slice(head.candidate_logprob_TK, candidates)},
+                           gradients.part(row, rows));
     };
     outputs.push_back(at_place(part.share.place, losses));
     part.share.trainer.tell_rows(part.datums, slice(head.logprob_T), slice(head.entropy_T));
     part.share.trainer.add_lanes(lane_rows, batch, sequence, part.datums.size());
     row += rows, sequence += part.datums.size();
   }
-  pass.backward(view(d_logprob), view(d_entropy), lane_rows);
+  pass.backward(gradients.view(), lane_rows);
   return outputs;
 }
 

@@ -22,11 +22,12 @@ struct TrainerBatch {
 };
 
 // Trainer::forward_backward of all of them; the reports in the same order. The first trainer's memory and max_tokens
-// are used. Losses that read other outputs of the head (entropies, a critic's values) get passes of their own within
-// the call. ConfigError, and nothing has changed: a trainer without an open step, one that comes twice, another model,
-// stream or temperature than the first one's, or dropout that would not be the first one's (p, seed and number of steps
-// are equal, or p is 0). Every other error is as of Trainer::forward_backward, names the batch by its index, and ends
-// the steps of all of them; with several ranks it is thrown by the first trainer's optim_step on the others.
+// are used. Losses that read other outputs of the head (entropies, candidates, a critic's values) get passes of their
+// own within the call. ConfigError, and nothing has changed: a trainer without an open step, one that comes twice,
+// another model, stream or temperature than the first one's, or dropout that would not be the first one's (p, seed and
+// number of steps are equal, or p is 0). Every other error is as of Trainer::forward_backward, names the batch by its
+// index, and ends the steps of all of them; with several ranks it is thrown by the first trainer's optim_step on the
+// others.
 std::vector<LossReport> forward_backward(std::span<const TrainerBatch> batches, const Progress& between = {});
 
 // train_step of several trainers at once: what one of them learns in a step.

@@ -78,8 +78,9 @@ void evaluate_term(const KtoLoss& loss, const LossScale& scale, const Term& term
   evaluate_judged(loss, scale, term, output);
 }
 
-std::span<float> slice(std::span<float> all, int64_t begin, int64_t rows) {
-  return all.empty() ? all : all.subspan(begin, rows);
+template <class T>
+std::span<T> slice(std::span<T> all, int64_t begin, int64_t rows) {
+  return all.empty() ? all : all.subspan(static_cast<size_t>(begin), static_cast<size_t>(rows));
 }
 
 }  // namespace
@@ -90,6 +91,7 @@ void Metrics::add(const Metrics& other) {
   logprob_diff_max = std::max(logprob_diff_max, other.logprob_diff_max);
   policy_kl += other.policy_kl;
   clip_fraction += other.clip_fraction;
+  distillation += other.distillation;
   reward_chosen += other.reward_chosen;
   reward_rejected += other.reward_rejected;
   reward_accuracy += other.reward_accuracy;
@@ -115,15 +117,26 @@ bool reads_values(const Loss& loss) {
   return std::holds_alternative<ValueLoss>(loss);
 }
 
+bool reads_candidates(const Loss& loss) {
+  const PolicyLoss* policy = std::get_if<PolicyLoss>(&loss);
+  return policy != nullptr && policy->distill.kind == DistillKind::forward_kl_topk;
+}
+
 LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,
-                         std::span<const float> logprob, std::span<const float> entropy, std::span<float> d_logprob,
-                         std::span<float> d_entropy) {
-  int64_t total_rows = 0;
-  for (const Datum& datum : datums) total_rows += datum.size();
-  require_size("logprob", logprob.size(), total_rows, false);
-  require_size("d_logprob", d_logprob.size(), total_rows, false);
-  require_size("entropy", entropy.size(), total_rows, !needs_entropy(loss));
-  require_size("d_entropy", d_entropy.size(), total_rows, !needs_entropy_gradient(loss));
+                         const LossInputs& inputs, const LossGradients& gradients) {
+  int64_t total_rows = 0, candidates = 0;
+  for (const Datum& datum : datums) {
+    total_rows += datum.size();
+    candidates = std::max(candidates, datum.num_candidates());
+  }
+  require_size("logprob", inputs.logprob.size(), total_rows, false);
+  require_size("d_logprob", gradients.logprob.size(), total_rows, false);
+  require_size("entropy", inputs.entropy.size(), total_rows, !needs_entropy(loss));
+  require_size("d_entropy", gradients.entropy.size(), total_rows, !needs_entropy_gradient(loss));
+  if (reads_candidates(loss)) {
+    require_size("candidate_logprob", inputs.candidate_logprob.size(), total_rows * candidates, false);
+    require_size("d_candidate_logprob", gradients.candidate_logprob.size(), total_rows * candidates, false);
+  }
   std::visit([&](const auto& kind) { require_settings(kind, scale, datums.size()); }, loss);
 
   LossOutput output;
@@ -136,8 +149,12 @@ LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<con
     require_rows(datum, sample, "targets", datum.targets.size());
     require_rows(datum, sample, "weights", datum.weights.size());
     std::visit([&](const auto& kind) { require_fields(kind, datum, sample); }, loss);
-    rows.push_back({logprob.subspan(begin, count), entropy.empty() ? entropy : entropy.subspan(begin, count),
-                    slice(d_logprob, begin, count), slice(d_entropy, begin, count)});
+    rows.push_back({.logprob = inputs.logprob.subspan(begin, count),
+                    .entropy = slice(inputs.entropy, begin, count),
+                    .d_logprob = slice(gradients.logprob, begin, count),
+                    .d_entropy = slice(gradients.entropy, begin, count),
+                    .candidate_logprob = slice(inputs.candidate_logprob, begin * candidates, count * candidates),
+                    .d_candidate_logprob = slice(gradients.candidate_logprob, begin * candidates, count * candidates)});
     begin += count;
   }
   for (size_t i = 0; i < datums.size(); i += term)

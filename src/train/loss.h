@@ -76,6 +76,7 @@ struct Metrics {
   double logprob_diff_max = 0;  // PolicyLoss: max |lp - sampled| over the rows of weight > 0
   double policy_kl = 0;         // PolicyLoss: mean of old - lp, a share
   double clip_fraction = 0;     // PolicyLoss, ValueLoss: share of the rows that are clipped or masked
+  double distillation = 0;      // PolicyLoss: mean of its distillation, before the coefficient; a share
   // DpoLoss, each pair's share of the mean over pairs: rewards, 1 where the chosen one's is larger, log-probs.
   double reward_chosen = 0, reward_rejected = 0, reward_accuracy = 0;
   double logp_chosen = 0, logp_rejected = 0;
@@ -97,15 +98,30 @@ struct LossOutput {
 bool needs_entropy(const Loss& loss);           // the head must compute entropy
 bool needs_entropy_gradient(const Loss& loss);  // d_entropy is not 0 everywhere
 bool reads_values(const Loss& loss);            // a critic's: its outputs are values instead of log-probs
+bool reads_candidates(const Loss& loss);        // the head must say how likely the datums' candidates are
 
-// logprob (of ValueLoss: values), entropy: rows of all datums back to back. Overwrites d_logprob and d_entropy with d
-// loss / d logprob and d loss / d entropy (0 where the weight is 0; values there are not looked at). entropy may be
-// empty unless needs_entropy, d_entropy unless needs_entropy_gradient. Arithmetic in double. ConfigError for a negative
-// clip range, for 0 != clip_c <= 1, for beta <= 0 or negative weights of KTO, for pairs that are cut, and for a
-// preference loss per token. ShapeError for spans of the wrong length. DataError naming sample and row if a datum lacks
-// what the loss needs, has a negative weight or one without a target, or if a value or gradient is not finite.
+// Outputs of the head for the rows of all datums back to back, and where their gradients go. candidate_logprob [T * K]
+// of every row's candidates, as train::pack_candidates lays them out.
+struct LossInputs {
+  std::span<const float> logprob, entropy = {}, candidate_logprob = {};
+};
+struct LossGradients {
+  std::span<float> logprob, entropy = {}, candidate_logprob = {};
+};
+
+// logprob is of ValueLoss the values. Overwrites the gradients with d loss / d logprob and so on (0 where the weight is
+// 0; values there are not looked at). Entropies and candidates may be empty unless needs_entropy and reads_candidates
+// hold, the gradient of entropy unless needs_entropy_gradient. Arithmetic in double. ConfigError for a negative clip
+// range, for 0 != clip_c <= 1, for beta <= 0 or negative weights of KTO, for pairs that are cut, and for a preference
+// loss per token. ShapeError for spans of the wrong length. DataError naming sample and row if a datum lacks what the
+// loss needs, has a negative weight or one without a target, or if a value or gradient is not finite.
 LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,
-                         std::span<const float> logprob, std::span<const float> entropy, std::span<float> d_logprob,
-                         std::span<float> d_entropy);
+                         const LossInputs& inputs, const LossGradients& gradients);
+inline LossOutput evaluate_loss(const Loss& loss, const LossScale& scale, std::span<const Datum> datums,
+                                std::span<const float> logprob, std::span<const float> entropy,
+                                std::span<float> d_logprob, std::span<float> d_entropy) {
+  return evaluate_loss(loss, scale, datums, {.logprob = logprob, .entropy = entropy},
+                       {.logprob = d_logprob, .entropy = d_entropy});
+}
 
 }  // namespace lockstep::train

@@ -1,5 +1,6 @@
 #include "train/micro_batch.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace lockstep::train {
@@ -28,6 +29,19 @@ MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_w
     batch.sequence_begin.push_back(batch.rows());
   }
   return batch;
+}
+
+void pack_candidates(MicroBatch& batch, std::span<const Datum> datums) {
+  int64_t most = 0;
+  for (const Datum& datum : datums) most = std::max(most, datum.num_candidates());
+  for (const Datum& datum : datums) {
+    const int64_t own = datum.num_candidates();
+    for (int64_t t = 0; t < datum.size(); ++t) {
+      const auto from = datum.candidates.begin() + t * own;
+      batch.candidates.insert(batch.candidates.end(), from, from + own);
+      batch.candidates.insert(batch.candidates.end(), static_cast<size_t>(most - own), -1);
+    }
+  }
 }
 
 void append(MicroBatch& batch, MicroBatch more) {

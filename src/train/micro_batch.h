@@ -13,9 +13,10 @@ struct MicroBatch {
   std::vector<int32_t> tokens, targets;
   std::vector<int64_t> sequence_begin;
   std::vector<int32_t> sample, position;  // of each row: number of its sample in the step, and place in it
+  std::vector<int32_t> candidates;        // [T * K]: other tokens whose log-probs are asked for; empty: none
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
-  model::TrainBatch view() const { return {tokens, sequence_begin, targets}; }
+  model::TrainBatch view() const { return {tokens, sequence_begin, targets, candidates}; }
 };
 
 // The number of leading items that make a micro-batch: as many as fit `max_rows`, at least one. rows_of(item): its
@@ -34,7 +35,9 @@ size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t
 
 // first_sample: number in the step of the first datum. only_weighted: the head does not run for rows of weight 0.
 MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted);
-// The sequences of `more` behind those of `batch`.
+// The datums' candidates become the batch's; a datum that has fewer than others gets -1 in their place.
+void pack_candidates(MicroBatch& batch, std::span<const Datum> datums);
+// The sequences of `more`, which has no candidates, behind those of `batch`.
 void append(MicroBatch& batch, MicroBatch more);
 
 }  // namespace lockstep::train

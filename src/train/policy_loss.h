@@ -61,9 +61,23 @@ struct SequenceMask {
   bool from_sampler = false;
 };
 
+// What a teacher's log-probs add to the loss of a row, times coef; the gradient flows through the policy's. verl's
+// distillation losses without policy gradient:
+//   forward_kl_topk  max(0, sum of p (log p - l) over the row's candidates), p the teacher's probability, l the
+//   policy's
+//                    log-prob; log p and l are at least min_logprob (0: no bound) first. GKD, arXiv 2306.13649
+//   estimator        KL(policy || teacher) by the log-probs of the target; k1 has the same gradient for every teacher
+// Either is bounded to [-max_value, max_value] (0: no bound). What a bound cuts has no gradient.
+enum class DistillKind { none, forward_kl_topk, estimator };
+struct DistillTerm {
+  DistillKind kind = DistillKind::none;
+  KlType estimator = KlType::k3;
+  float coef = 1, max_value = 10, min_logprob = -10;
+};
+
 // The row of the objective, times policy_weights of the datum where it has them, + kl_coef KL(lp, ref) - entropy_coef
-// H; a datum with penalties adds penalty |d| to the objective (kl_cov, train/row_choice.h). unbiased_kl: KL is
-// multiplied by r before low_var is clamped, and the gradient flows through r too (slime, DeepSeek-V3.2).
+// H + distill; a datum with penalties adds penalty |d| to the objective (kl_cov, train/row_choice.h). unbiased_kl: KL
+// is multiplied by r before low_var is clamped, and the gradient flows through r too (slime, DeepSeek-V3.2).
 struct PolicyLoss {
   float clip_low = 0.2f, clip_high = 0.2f;
   float clip_c = 0;  // 0: off
@@ -80,6 +94,7 @@ struct PolicyLoss {
   VespoShape vespo = {};
   float dro_beta = 0.05f;
   SequenceMask sequence_mask = {};
+  DistillTerm distill = {};
 };
 
 }  // namespace lockstep::train

@@ -215,13 +215,13 @@ std::string Trainer::discard_step() {
 std::vector<std::vector<float>> Trainer::logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
                                                   const Progress& between) {
   std::vector<std::vector<float>> all;
-  for (RowOutputs& rows : impl_->score(datums, adapter, false, between)) all.push_back(std::move(rows.logprob));
+  for (RowOutputs& rows : impl_->score(datums, adapter, {}, between)) all.push_back(std::move(rows.logprob));
   return all;
 }
 
 std::vector<RowOutputs> Trainer::row_outputs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
-                                             const Progress& between) {
-  return impl_->score(datums, adapter, true, between);
+                                             const RowQuery& query, const Progress& between) {
+  return impl_->score(datums, adapter, query, between);
 }
 
 std::vector<std::vector<float>> Trainer::values(std::span<const Datum> datums, const Progress& between) {

@@ -19,6 +19,7 @@
 #include "train/evaluation.h"
 #include "train/lane_range.h"
 #include "train/loss.h"
+#include "train/row_scores.h"
 #include "train/step.h"
 
 namespace lockstep::train {
@@ -34,13 +35,6 @@ struct TrainerOptions {
   uint64_t seed = 1234;                 // of dropout
   int gradient_lanes = kGradientLanes;  // 8, 16, 32 or 64; decides bits
   Balance balance = Balance::none;      // of the lanes of a train_step; decides bits
-};
-
-using Progress = std::function<void(int64_t done)>;
-
-// Of one datum, per row.
-struct RowOutputs {
-  std::vector<float> logprob, entropy;
 };
 
 // Told of a datum's rows as the loss reads them; `sample` is its number in the step (that of StepPlan::order). Rows of
@@ -94,9 +88,9 @@ class Trainer {
   std::vector<std::vector<float>> logprobs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
                                            const Progress& between = {});
 
-  // The same with the entropies of the rows.
+  // The same with what else is asked of the rows (train/row_scores.h).
   std::vector<RowOutputs> row_outputs(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
-                                      const Progress& between = {});
+                                      const RowQuery& query, const Progress& between = {});
 
   // Of a critic, whose adapter has a value head: per datum, per row of weight > 0, its value of the tokens up to this
   // one under the current weights, without dropout; 0 in the other rows. ConfigError without a head, or inside a step.

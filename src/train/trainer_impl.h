@@ -78,8 +78,8 @@ struct Trainer::Impl {
 
   // ---- outputs without gradients (trainer_score.cpp)
 
-  std::vector<RowOutputs> score(std::span<const Datum> datums, const lora::AdapterVersion* adapter, bool entropy,
-                                const Progress& between);
+  std::vector<RowOutputs> score(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
+                                const RowQuery& query, const Progress& between);
   std::vector<std::vector<float>> values(std::span<const Datum> datums, const Progress& between);
   std::vector<SampleEvaluation> evaluate_share(std::span<const Datum> datums, const Loss& loss);
 

@@ -9,24 +9,10 @@
 namespace lockstep::train {
 
 std::vector<RowOutputs> Trainer::Impl::score(std::span<const Datum> datums, const lora::AdapterVersion* adapter,
-                                             bool entropy, const Progress& between) {
-  for (size_t i = 0; i < datums.size(); ++i) require_readable(datums[i], static_cast<int64_t>(i), model->config());
-  std::vector<RowOutputs> all;
-  while (!datums.empty()) {
-    const size_t count = micro_batch_size(datums, options.max_tokens);
-    const MicroBatch batch = pack(datums.first(count), 0, false);
-    const model::HeadOutputs head = pass.score(batch.view(), adapter, pass_options(entropy));
-    for (size_t i = 0; i < count; ++i) {
-      const auto rows_of = [&](ConstTensor values) {
-        return std::vector<float>(values.f32() + batch.sequence_begin[i], values.f32() + batch.sequence_begin[i + 1]);
-      };
-      all.push_back({.logprob = rows_of(head.logprob_T), .entropy = {}});
-      if (entropy) all.back().entropy = rows_of(head.entropy_T);
-    }
-    datums = datums.subspan(count);
-    if (between) between(static_cast<int64_t>(all.size()));
-  }
-  return all;
+                                             const RowQuery& query, const Progress& between) {
+  return score_rows(pass,
+                    {.config = model->config(), .temperature = options.temperature, .max_tokens = options.max_tokens},
+                    datums, adapter, query, between);
 }
 
 // Whole blocks are made again for a backward that never comes: the least memory.

@@ -215,7 +215,11 @@ TEST(Reports, AreFilesBesideTheMetrics) {
   EXPECT_EQ(reports.trackio_dir, "d");
   EXPECT_TRUE(parse_sft(sft_args("--save s --use-wandb")).options.save.reports.wandb);
   EXPECT_TRUE(train("--use-wandb").save.reports.wandb);  // in the current directory, where wandb itself would write
-  rejects("--save s --wandb-project p", {"--wandb-project needs --use-wandb"});
+  const auto silent = parse_train(train_args("--save s --wandb-project p"));
+  EXPECT_FALSE(silent.options.save.reports.wandb);
+  EXPECT_EQ(
+      std::ranges::count(silent.notes, "--wandb-project: nothing is written for Weights & Biases without --use-wandb"),
+      1);
   rejects("--save s --tb-project-name t", {"--tb-project-name needs --use-tensorboard"});
   EXPECT_FALSE(train("--save s --use-wandb --wandb-project p --without use-wandb,wandb-project").save.reports.any());
 }

@@ -325,11 +325,12 @@ TEST(Train, Distillation) {
   const auto o = train("--use-opd --opd-type megatron --opd-teacher-load T --opd-kl-coef 0.5");
   EXPECT_TRUE(o.distill);
   EXPECT_EQ(o.teacher, "T");
-  EXPECT_EQ(o.distill_coef, 0.5);
+  EXPECT_EQ(o.distillation.coef, 0.5);
   EXPECT_TRUE(train("--advantage-estimator on_policy_distillation --opd-teacher-load T").distill);
   rejects("--use-opd", {"distillation needs a teacher", "--opd-teacher-load"});
   rejects("--opd-teacher-load T", {"--opd-teacher-load needs --use-opd"});
-  rejects("--use-opd --opd-type sglang", {"not available yet: --opd-type sglang"});
+  rejects("--opd-log-prob-top-k 4", {"--opd-log-prob-top-k needs --use-opd"});
+  rejects("--use-opd --opd-type sglang", {"distillation needs a teacher"});
 }
 
 TEST(Train, GatesAndAdaptiveCoefficients) {
@@ -459,6 +460,65 @@ TEST(Train, HelpShowsEveryFlagWithItsDefault) {
         "Optimizer:", "Checkpoint:", "Evaluation:", "Machine:", "Launch scripts", "Example:"})
     EXPECT_NE(help.find(text), std::string::npos) << text;
   EXPECT_EQ(help.find("--save-interval N="), std::string::npos);  // 0 is no value of it
+}
+
+TEST(Train, DistillationOfTheLikeliestTokens) {
+  const std::string opd = "--use-opd --opd-teacher-load T ";
+  const auto o = train(opd + "--opd-log-prob-top-k 16 --opd-top-k-strategy union --opd-reward-weight-mode teacher_p");
+  EXPECT_EQ(o.distillation.top, 16);
+  EXPECT_EQ(o.distillation.tokens, rl::TokenSet::either);
+  EXPECT_EQ(o.distillation.weight, rl::TokenWeight::teacher);
+  EXPECT_EQ(o.loss.distill.kind, train::DistillKind::none);
+  EXPECT_EQ(o.training.candidates, 0);
+  const auto flows = train(opd +
+                           "--opd-log-prob-top-k 32 --opd-kl-coef 2 --distillation-loss-mode forward_kl_topk "
+                           "--distillation-loss-max-clamp 5 --distillation-log-prob-min-clamp -8");
+  EXPECT_EQ(flows.loss.distill.kind, train::DistillKind::forward_kl_topk);
+  EXPECT_EQ(flows.loss.distill.coef, 2);
+  EXPECT_EQ(flows.loss.distill.max_value, 5);
+  EXPECT_EQ(flows.loss.distill.min_logprob, -8);
+  EXPECT_EQ(flows.training.candidates, 32);
+  EXPECT_EQ(train(opd + "--distillation-loss-mode low_var_kl").loss.distill.estimator, train::KlType::low_var);
+  rejects(opd + "--opd-top-k-strategy union", {"need", "--opd-log-prob-top-k above 0"});
+  rejects(opd + "--distillation-loss-mode forward_kl_topk", {"--opd-log-prob-top-k", "1 or more"});
+  rejects(opd + "--distillation-loss-mode k3 --opd-log-prob-top-k 4", {"sampled token alone"});
+  rejects(opd + "--distillation-loss-mode forward_kl_topk --opd-log-prob-top-k 4 --opd-reward-weight-mode none",
+          {"teacher's likeliest tokens", "--opd-reward-weight-mode"});
+  rejects("--distillation-loss-mode k3", {"--distillation-loss-mode needs --use-opd"});
+}
+
+TEST(Train, TeachersBehindHttp) {
+  const auto one =
+      train("--use-opd --opd-teacher-urls 127.0.0.1:9 --opd-log-prob-top-k 4 --opd-top-k-strategy only-teacher");
+  ASSERT_EQ(one.teacher_servers.size(), 1u);
+  EXPECT_EQ(one.teacher_servers[0].url, "127.0.0.1:9");
+  const auto two = train(
+      "--use-opd --opd-teacher-urls math=http://a:1/generate default=http://b:2/generate "
+      "--opd-log-prob-top-k 4 --opd-teacher-key who --opd-topk-per-position");
+  ASSERT_EQ(two.teacher_servers.size(), 2u);
+  EXPECT_EQ(two.teacher_servers[1].name, "default");
+  EXPECT_EQ(two.teacher_key, "who");
+  EXPECT_TRUE(two.teacher_per_position);
+  rejects("--use-opd --opd-teacher-urls 127.0.0.1:9 --opd-log-prob-top-k 4", {"likeliest tokens only", "only-student"});
+  rejects("--use-opd --opd-teacher-urls a:1 b:2", {"teacher is named twice"});
+  rejects("--use-opd --opd-teacher-urls a=h:1 h:2", {"several teachers need names"});
+  rejects("--use-opd --opd-teacher-urls h:1 --opd-teacher-load T", {"directory or a server"});
+  rejects("--use-opd --opd-teacher-urls h:1 --rollout-temperature 0.7", {"temperature 1"});
+}
+
+// miles' functions that ask a teacher are what --use-opd does; other functions in their place are not run.
+TEST(Train, MilesFunctionsOfDistillation) {
+  const std::string functions =
+      "--custom-rm-path miles.rollout.on_policy_distillation.reward_func --custom-reward-post-process-path "
+      "miles.rollout.on_policy_distillation.post_process_rewards --rm-url http://127.0.0.1:9/generate ";
+  const auto command = parse_train(train_args("--use-opd --opd-type sglang --opd-log-prob-top-k 16 " + functions));
+  EXPECT_EQ(command.options.reward.name(), "zero");
+  EXPECT_TRUE(command.options.reward.url.empty());
+  ASSERT_EQ(command.options.teacher_servers.size(), 1u);
+  EXPECT_EQ(command.options.teacher_servers[0].url, "http://127.0.0.1:9/generate");
+  rejects(functions, {"this function asks a teacher", "--use-opd"});
+  rejects("--custom-reward-post-process-path mine.process",
+          {"Python is not run for: --custom-reward-post-process-path"});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/sample.h"
 #include "kernels/swiglu.h"
+#include "kernels/token_logprobs.h"
 #include "kernels/value_head.h"
 
 namespace lockstep::kernels::testing {
@@ -226,6 +227,60 @@ OpCase logprob_backward_case(Rows size, bool with_entropy) {
           }};
 }
 
+// Candidates of a row: its target first, one twice, some missing.
+std::vector<int32_t> candidates_of(const Rows& size, int64_t count) {
+  const std::vector<int32_t> targets = targets_of(size);
+  std::vector<int32_t> tokens = random_ints(size.rows * count, static_cast<int32_t>(size.width), 11);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const size_t of_row = i % static_cast<size_t>(count);
+    if (of_row == 0) tokens[i] = targets[i / static_cast<size_t>(count)];
+    if (of_row == 2) tokens[i] = tokens[i - 1];
+    if (i % 5 == 4) tokens[i] = -1;
+  }
+  return tokens;
+}
+
+OpCase token_logprobs_forward_case(Rows size, int64_t count) {
+  return {.name = "token_logprobs_forward " + std::to_string(count) + size.text(),
+          .tolerance = kSumError,
+          .prepare = [=](Workbench& bench) -> Prepared {
+            const Tensor logits = f32_rows(bench, size, 1, 12), out = bench.poisoned_f32({size.rows, count});
+            const auto targets = bench.ints(std::vector<int32_t>(static_cast<size_t>(size.rows), 0));
+            const auto tokens = bench.ints(candidates_of(size, count));
+            const Tensor logprob = bench.f32(values(size.rows, 2), {size.rows});
+            const Tensor lse = bench.f32(values(size.rows, 3), {size.rows});
+            logprob_forward(logprob, {}, lse, logits, targets, 0.8f, bench.stream);
+            return {[=, &bench] { token_logprobs_forward(out, logits, lse, tokens, 0.8f, bench.stream); }, {out}};
+          }};
+}
+
+OpCase token_logprobs_backward_case(Rows size, int64_t count, bool with_entropy) {
+  return {.name = std::string("token_logprobs_backward ") + (with_entropy ? "entropy " : "") + std::to_string(count) +
+                  size.text(),
+          .tolerance = kActivationError,
+          .bytes = (4 + kBytes) * size.elements(),
+          .prepare = [=](Workbench& bench) -> Prepared {
+            const Tensor logits = f32_rows(bench, size, 1, 12);
+            const auto targets = bench.ints(targets_of(size));
+            const auto some = [&](uint64_t seed) { return bench.f32(values(size.rows, seed), {size.rows}); };
+            const Tensor logprob = some(2), entropy = some(3), lse = some(4);
+            logprob_forward(logprob, entropy, lse, logits, targets, 0.8f, bench.stream);
+            const TokenLogprobsBackward call{
+                .dlogits = output(bench, size),
+                .logits = logits,
+                .targets = targets,
+                .inv_temperature = 0.8f,
+                .lse = lse,
+                .entropy = entropy,
+                .d_logprob = some(5),
+                .d_entropy = with_entropy ? some(6) : Tensor(),
+                .tokens = bench.ints(candidates_of(size, count)),
+                .d_token_logprobs = bench.f32(values(size.rows * count, 7), {size.rows, count}),
+                .scratch = bench.poisoned_f32({count + 2, size.rows})};
+            return {[=, &bench] { token_logprobs_backward(call, bench.stream); }, {call.dlogits}};
+          }};
+}
+
 // For the speed table: tokens of two devices may differ where a sum is rounded differently.
 OpCase sample_case(Rows size, SampleRow how, const std::string& name) {
   return {.name = "sample_tokens " + name + size.text(),
@@ -380,6 +435,10 @@ std::vector<OpCase> row_cases() {
   for (const Rows& size :
        {Rows{1, 192}, Rows{5, 304, 1}, Rows{300, 271}, Rows{5, 4096}, Rows{5, 9001, 3}, Rows{2, 40000}})
     add_cases({logprob_forward_case(size), logprob_backward_case(size, false), logprob_backward_case(size, true)});
+  for (const Rows& size : {Rows{1, 192}, Rows{5, 304, 1}, Rows{300, 271}, Rows{5, 9001, 3}})
+    for (const int64_t count : {1, 16, 150})
+      add_cases({token_logprobs_forward_case(size, count), token_logprobs_backward_case(size, count, false),
+                 token_logprobs_backward_case(size, count, true)});
   for (const Rows& size : {Rows{1, 64}, Rows{300, 1024}, Rows{5, 2560, 8}, Rows{37, 107, 3}})
     add_cases({value_forward_case(size), value_backward_case(size), value_gradient_case(size)});
   for (const int64_t count : {1, 17, 5000}) add_cases({adamw_case(count), round_case(count)});
@@ -407,7 +466,8 @@ std::vector<OpCase> row_speed_cases() {
   }
   constexpr int64_t kVocab = 151936;
   for (const int64_t rows : {int64_t{1}, int64_t{64}, int64_t{2048}})
-    add_cases({logprob_forward_case({rows, kVocab}), logprob_backward_case({rows, kVocab}, true)});
+    add_cases({logprob_forward_case({rows, kVocab}), logprob_backward_case({rows, kVocab}, true),
+               token_logprobs_backward_case({rows, kVocab}, 64, true)});
   for (const int64_t rows : {int64_t{1}, int64_t{64}, int64_t{256}})
     add_cases({sample_case({rows, kVocab}, {.temperature = 0}, "greedy"),
                sample_case({rows, kVocab}, {.temperature = 0.9f}, "all"),

@@ -12,6 +12,7 @@
 #include "kernels/qk_norm_rope.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
+#include "kernels/token_logprobs.h"
 
 namespace lockstep::kernels::testing {
 namespace {
@@ -111,6 +112,36 @@ TEST_F(RowCuda, GradientOfLogitsMayOverwriteThem) {
     for (const float x : bench_->read(inside.rows(3, 4))) EXPECT_EQ(x, 0);
     EXPECT_EQ(bench_->read(logprob)[3], 0);
     EXPECT_EQ(bench_->read(lse)[3], 0);
+  }
+}
+
+TEST_F(RowCuda, GradientOfLogitsWithCandidatesMayOverwriteThem) {
+  constexpr int64_t kBatch = 40, kCandidates = 20;
+  for (const int64_t vocab : {304, 9001}) {
+    const Tensor logits = f32(kBatch, vocab, 1, 12), apart = bench_->poisoned_activations({kBatch, vocab});
+    std::vector<int32_t> wanted = random_ints(kBatch, static_cast<int32_t>(vocab), 2);
+    wanted[3] = -1;
+    const auto column = [&] { return bench_->poisoned_f32({kBatch}); };
+    const Tensor logprob = column(), entropy = column(), lse = column();
+    TokenLogprobsBackward call{
+        .dlogits = apart,
+        .logits = logits,
+        .targets = bench_->ints(wanted),
+        .inv_temperature = 0.7f,
+        .lse = lse,
+        .entropy = entropy,
+        .d_logprob = floats(kBatch, 3),
+        .d_entropy = floats(kBatch, 4),
+        .tokens = bench_->ints(random_ints(kBatch * kCandidates, static_cast<int32_t>(vocab), 5)),
+        .d_token_logprobs = f32(kBatch, kCandidates, 6, 1),
+        .scratch = bench_->poisoned_f32({kCandidates + 2, kBatch})};
+    logprob_forward(logprob, entropy, lse, logits, call.targets, 0.7f, *stream_);
+    token_logprobs_backward(call, *stream_);
+    call.dlogits = Tensor(logits.data, DType::bf16, {kBatch, vocab});
+    call.dlogits.row_stride = 2 * logits.row_stride;
+    token_logprobs_backward(call, *stream_);
+    expect_same(call.dlogits, apart, "vocabulary " + std::to_string(vocab));
+    for (const float x : bench_->read(call.dlogits.rows(3, 4))) EXPECT_EQ(x, 0);
   }
 }
 

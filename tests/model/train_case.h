@@ -10,9 +10,11 @@ namespace lockstep::model {
 
 inline const std::vector<int64_t> kLengths = {19, 5, 33, 16, 2, 8};
 inline constexpr int kSequences = 6;
+inline constexpr int64_t kCandidates = 3;  // tokens of a row beside its target
 
 struct TrainResult {
   std::vector<float> logprob, entropy;        // by sequence, in order
+  std::vector<float> candidate_logprob;       // the same, kCandidates a row
   std::vector<std::vector<float>> gradients;  // by lane
   bool operator==(const TrainResult&) const = default;
 };
@@ -28,6 +30,7 @@ struct TrainCase {
   float dropout = 0;
   std::vector<int64_t> lengths = kLengths;
   DType dtype = DType::f32;  // of the model file
+  bool candidates = false;
   // In place of the tiny one.
   std::function<lora::AdapterVersion(const Model&, Stream&)> adapter = {};
 };
@@ -36,6 +39,8 @@ struct Packed {
   std::vector<int32_t> tokens, targets, sample, position;
   std::vector<int64_t> begins = {0};
   std::vector<float> d_logprob, d_entropy;
+  std::vector<int32_t> candidates;  // the target among them now and then, one twice, none at all
+  std::vector<float> d_candidates;
 
   Packed(int first, int count, const std::vector<int64_t>& lengths = kLengths) {
     for (int s = first; s < first + count; ++s) {
@@ -49,11 +54,28 @@ struct Packed {
         position.push_back(static_cast<int32_t>(t));
         d_logprob.push_back(drawn(70 + static_cast<uint32_t>(s), static_cast<uint32_t>(t)));
         d_entropy.push_back(drawn(80 + static_cast<uint32_t>(s), static_cast<uint32_t>(t)));
+        add_candidates(s, t, sequence[static_cast<size_t>(t) + 1]);
       }
       begins.push_back(static_cast<int64_t>(tokens.size()));
     }
   }
-  TrainBatch batch() const { return {.tokens = tokens, .sequence_begin = begins, .targets = targets}; }
+  void add_candidates(int s, int64_t t, int32_t target) {
+    const int32_t other = (target + 7) % 53, third = t % 4 == 0 ? other : t % 4 == 1 ? -1 : (target + 20) % 53;
+    for (const int32_t token : {t % 2 == 0 ? target : (target + 1) % 53, other, third}) candidates.push_back(token);
+    for (int64_t i = 0; i < kCandidates; ++i)
+      d_candidates.push_back(drawn(90 + static_cast<uint32_t>(s), static_cast<uint32_t>(t * kCandidates + i)));
+  }
+  TrainBatch batch(bool with_candidates = false) const {
+    return {.tokens = tokens,
+            .sequence_begin = begins,
+            .targets = targets,
+            .candidates = with_candidates ? std::span<const int32_t>(candidates) : std::span<const int32_t>()};
+  }
+  HeadGradients gradients(bool with_candidates = false) const {
+    HeadGradients d{.logprob_T = view(d_logprob), .entropy_T = view(d_entropy)};
+    if (with_candidates) d.candidate_logprob_TK = ConstTensor(d_candidates.data(), DType::f32, {size(), kCandidates});
+    return d;
+  }
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   static ConstTensor view(const std::vector<float>& values) {
     return ConstTensor(values.data(), DType::f32, {static_cast<int64_t>(values.size())});
@@ -89,16 +111,20 @@ inline TrainResult train(const TrainCase& run, Stream& stream) {
                  .step = 2,
                  .sample = upload(std::span<const int32_t>(packed.sample), counters, stream),
                  .position = upload(std::span<const int32_t>(packed.position), counters, stream)};
-    const HeadOutputs heads = pass.forward(
-        packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = run.recompute, .entropy = true}, dropout);
+    const HeadOutputs heads =
+        pass.forward(packed.batch(run.candidates), adapter,
+                     {.inv_temperature = 1.25f, .recompute = run.recompute, .entropy = true}, dropout);
     result.logprob.insert(result.logprob.end(), heads.logprob_T.f32(), heads.logprob_T.f32() + packed.size());
     result.entropy.insert(result.entropy.end(), heads.entropy_T.f32(), heads.entropy_T.f32() + packed.size());
+    if (run.candidates)
+      result.candidate_logprob.insert(result.candidate_logprob.end(), heads.candidate_logprob_TK.f32(),
+                                      heads.candidate_logprob_TK.f32() + packed.size() * kCandidates);
     std::vector<lora::GradientRows> lanes;
     for (int i = 0; i < count; ++i) {
       const int64_t begin = packed.begins[static_cast<size_t>(i)], end = packed.begins[static_cast<size_t>(i) + 1];
       lanes.push_back({begin, end - begin, gradients[first + i < 4 ? 0 : 1].f32()});
     }
-    pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), lanes);
+    pass.backward(packed.gradients(run.candidates), lanes);
     stream.synchronize();
     first += count;
   }

@@ -30,6 +30,7 @@ TEST_P(TrainPassCuda, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
   for (const float dropout : {0.0f, 0.25f}) {
     TrainCase split = run();
     split.dropout = dropout;
+    split.candidates = dropout > 0;
     const TrainResult whole = train_here(split);
     for (const std::vector<int>& parts : {std::vector<int>{1, 1, 1, 1, 1, 1}, {2, 3, 1}, {4, 2}}) {
       split.micro_batches = parts;
@@ -71,11 +72,14 @@ TEST_P(TrainPassCuda, RecomputeGivesTheSameBitsWhereverTheLowestAdapterIs) {
 }
 
 TEST_P(TrainPassCuda, ChunkedHeadGivesTheSameBits) {
-  TrainCase chunked = run();
-  const TrainResult whole = train_here(chunked);
-  for (const int64_t rows : {1, 7, 200}) {
-    chunked.logits_bytes = rows * 53 * 4;
-    EXPECT_EQ(whole, train_here(chunked)) << rows;
+  for (const bool candidates : {false, true}) {
+    TrainCase chunked = run();
+    chunked.candidates = candidates;
+    const TrainResult whole = train_here(chunked);
+    for (const int64_t rows : {1, 7, 200}) {
+      chunked.logits_bytes = rows * 53 * 4;
+      EXPECT_EQ(whole, train_here(chunked)) << rows;
+    }
   }
 }
 
@@ -83,11 +87,13 @@ TEST_P(TrainPassCuda, AgreesWithTheCpu) {
   for (const float dropout : {0.0f, 0.25f}) {
     TrainCase both = run();
     both.dropout = dropout;
+    both.candidates = dropout > 0;
     both.type = lora::LoraType::canonical;
     const TrainResult got = train_here(both), wanted = train(both, cpu());
     const auto off = [](const std::vector<float>& a, const std::vector<float>& b) { return testing::difference(a, b); };
     EXPECT_LE(off(got.logprob, wanted.logprob).root_mean_square, testing::kRounded.logprob) << dropout;
     EXPECT_LE(off(got.entropy, wanted.entropy).root_mean_square, testing::kRounded.logprob) << dropout;
+    EXPECT_LE(off(got.candidate_logprob, wanted.candidate_logprob).root_mean_square, testing::kRounded.logprob);
     for (size_t lane = 0; lane < 2; ++lane)
       EXPECT_LE(off(got.gradients[lane], wanted.gradients[lane]).of_norm, testing::kRounded.whole_gradient)
           << "dropout " << dropout << ", lane " << lane;

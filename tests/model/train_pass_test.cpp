@@ -15,7 +15,7 @@ namespace {
 TEST(TrainPass, PackedIsUnpackedAndMicroBatchesAreOneBatch) {
   for (const std::string& family : family_names())
     for (const float dropout : {0.0f, 0.25f}) {
-      TrainCase run{.json = tiny_json(family), .dropout = dropout};
+      TrainCase run{.json = tiny_json(family), .dropout = dropout, .candidates = dropout > 0};
       const TrainResult whole = train(run);
       EXPECT_NE(whole.gradients[0], whole.gradients[1]);
       for (const std::vector<int>& split : {std::vector<int>{1, 1, 1, 1, 1, 1}, {2, 3, 1}, {4, 2}}) {
@@ -40,7 +40,8 @@ TEST(TrainPass, RecomputeGivesTheSameBits) {
 
 TEST(TrainPass, BitsDoNotDependOnThreadsOrIsa) {
   for (const std::string& family : family_names()) {
-    TrainCase run{.json = tiny_json(family), .type = lora::LoraType::canonical, .stream = {.threads = 1}};
+    TrainCase run{
+        .json = tiny_json(family), .type = lora::LoraType::canonical, .stream = {.threads = 1}, .candidates = true};
     const TrainResult one = train(run);
     run.stream = {.threads = 2};
     EXPECT_EQ(one, train(run)) << family;
@@ -50,11 +51,13 @@ TEST(TrainPass, BitsDoNotDependOnThreadsOrIsa) {
 }
 
 TEST(TrainPass, ChunkedHeadGivesTheSameBits) {
-  TrainCase run{.json = tiny_json("qwen2")};
-  const TrainResult whole = train(run);
-  for (const int64_t rows : {1, 7, 50}) {
-    run.logits_bytes = rows * 53 * 4;
-    EXPECT_EQ(whole, train(run)) << rows;
+  for (const bool candidates : {false, true}) {
+    TrainCase run{.json = tiny_json("qwen2"), .candidates = candidates};
+    const TrainResult whole = train(run);
+    for (const int64_t rows : {1, 7, 50}) {
+      run.logits_bytes = rows * 53 * 4;
+      EXPECT_EQ(whole, train(run)) << rows;
+    }
   }
 }
 
@@ -125,6 +128,39 @@ TEST(TrainPass, ScoreIsForward) {
   EXPECT_EQ(kept, std::vector<float>(score.logprob_T.f32(), score.logprob_T.f32() + packed.size()));
   EXPECT_EQ(std::memcmp(forward.entropy_T.data, score.entropy_T.data, kept.size() * sizeof(float)), 0);
 
+  // The candidates' log-probs, too; a candidate that is the target has its log-prob to within the last bits.
+  const HeadOutputs with = pass.forward(packed.batch(true), adapter, options);
+  const std::vector<float> others(with.candidate_logprob_TK.f32(),
+                                  with.candidate_logprob_TK.f32() + packed.size() * kCandidates);
+  TrainOptions asked = options;
+  asked.top = 5;
+  const HeadOutputs scored = pass.score(packed.batch(true), &adapter, asked);
+  EXPECT_EQ(std::memcmp(scored.candidate_logprob_TK.data, others.data(), others.size() * sizeof(float)), 0);
+  for (int64_t t = 0; t < packed.size(); ++t) {
+    const auto at = static_cast<size_t>(t);
+    const auto first = static_cast<size_t>(t * kCandidates);
+    if (packed.targets[at] < 0) {
+      EXPECT_EQ(others[first], 0.0f);
+      EXPECT_EQ(scored.top_TK[5 * at], -1);
+      continue;
+    }
+    if (packed.candidates[first] == packed.targets[at]) {
+      EXPECT_NEAR(others[first], kept[at], 1e-6);
+    }
+    if (packed.candidates[first + 2] < 0) {
+      EXPECT_EQ(others[first + 2], 0.0f);
+    }
+    for (size_t i = 5 * at; i < 5 * at + 5; ++i) {
+      if (i > 5 * at) {
+        EXPECT_LE(scored.top_logprob_TK[i], scored.top_logprob_TK[i - 1]);
+      }
+      for (size_t c = first; c < first + kCandidates; ++c)
+        if (packed.candidates[c] == scored.top_TK[i]) {
+          EXPECT_EQ(others[c], scored.top_logprob_TK[i]);
+        }
+    }
+  }
+
   // A score of the reference between forward and backward disturbs neither.
   const auto gradient = [&](bool reference) {
     std::vector<float> flat(static_cast<size_t>(adapter.layout->num_floats));
@@ -142,13 +178,17 @@ TEST(TrainPass, ScoreIsForward) {
 double objective(const Model& model, const lora::AdapterVersion& adapter, const Packed& packed,
                  const kernels::LoraDropout& dropout, Stream& stream) {
   TrainPass pass(model, stream);
-  const HeadOutputs heads = pass.forward(
-      packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::selective, .entropy = true}, dropout);
+  const HeadOutputs heads =
+      pass.forward(packed.batch(true), adapter,
+                   {.inv_temperature = 1.25f, .recompute = Recompute::selective, .entropy = true}, dropout);
   double sum = 0;
   for (int64_t t = 0; t < packed.size(); ++t) {
     if (packed.targets[static_cast<size_t>(t)] < 0) continue;
     sum += double(packed.d_logprob[static_cast<size_t>(t)]) * heads.logprob_T.f32()[t] +
            double(packed.d_entropy[static_cast<size_t>(t)]) * heads.entropy_T.f32()[t];
+    for (int64_t i = t * kCandidates; i < (t + 1) * kCandidates; ++i)
+      if (packed.candidates[static_cast<size_t>(i)] >= 0)
+        sum += double(packed.d_candidates[static_cast<size_t>(i)]) * heads.candidate_logprob_TK.f32()[i];
   }
   return sum;
 }
@@ -166,9 +206,9 @@ TEST(TrainPass, GradientAgreesWithDifferences) {
       std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
       const lora::GradientRows lane{0, packed.size(), gradient.data()};
       TrainPass pass(model, stream);
-      pass.forward(packed.batch(), adapter, {.inv_temperature = 1.25f, .recompute = Recompute::full, .entropy = true},
-                   dropout);
-      pass.backward(Packed::view(packed.d_logprob), Packed::view(packed.d_entropy), {&lane, 1});
+      pass.forward(packed.batch(true), adapter,
+                   {.inv_temperature = 1.25f, .recompute = Recompute::full, .entropy = true}, dropout);
+      pass.backward(packed.gradients(true), {&lane, 1});
       for (uint32_t direction = 0; direction < 4; ++direction) {
         constexpr float kStep = 2e-3f;
         double along = 0, size = 0;
@@ -239,23 +279,27 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
   const Model model(config, tiny_weights(config, stream));
   const lora::AdapterVersion adapter = tiny_adapter(config, lora::LoraType::fused, 1);
   std::vector<float> gradient(static_cast<size_t>(adapter.layout->num_floats));
+  constexpr int64_t kMany = 128;  // candidates of a row
   const auto step = [&](TrainPass& pass, int64_t sequences, Recompute recompute) {
     const int64_t count = sequences * 128;
     const std::vector<int32_t> tokens = tiny_tokens(count, 1), targets = tiny_tokens(count, 2);
+    const std::vector<int32_t> candidates = tiny_tokens(count * kMany, 3);
     std::vector<int64_t> begins;
     for (int64_t i = 0; i <= sequences; ++i) begins.push_back(i * 128);
-    const std::vector<float> d(static_cast<size_t>(count), 0.1f);
+    const std::vector<float> d(static_cast<size_t>(count * kMany), 0.1f);
+    const ConstTensor d_rows(d.data(), DType::f32, {count}), d_candidates(d.data(), DType::f32, {count, kMany});
     const lora::GradientRows lane{0, count, gradient.data()};
-    pass.forward({.tokens = tokens, .sequence_begin = begins, .targets = targets}, adapter,
+    pass.forward({.tokens = tokens, .sequence_begin = begins, .targets = targets, .candidates = candidates}, adapter,
                  {.inv_temperature = 1, .recompute = recompute, .entropy = true});
-    pass.backward(Packed::view(d), Packed::view(d), {&lane, 1});
+    pass.backward({.logprob_T = d_rows, .entropy_T = d_rows, .candidate_logprob_TK = d_candidates}, {&lane, 1});
   };
   for (const Recompute recompute : {Recompute::full, Recompute::selective, Recompute::none}) {
     TrainPass pass(model, stream);
     const int64_t before = live_bytes();
     for (const int64_t sequences : {4, 8, 6, 12, 2}) step(pass, sequences, recompute);
     // What is held is what the largest batch needs, not the sum of all sizes. An arena's smallest piece is 4 MiB.
-    const int64_t estimate = TrainPass::activation_bytes(config, *adapter.layout, 12 * 128, recompute, Device::cpu);
+    const int64_t estimate =
+        TrainPass::activation_bytes(config, *adapter.layout, 12 * 128, recompute, Device::cpu, kMany);
     EXPECT_LE(live_bytes() - before, estimate + (int64_t{4} << 20)) << recompute_name(recompute);
     EXPECT_GE(live_bytes() - before, estimate / 2) << recompute_name(recompute);
   }

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "rl/teacher_dialect.h"
 #include "server/http/http.h"
 #include "support/temp_directory.h"
 
@@ -85,8 +86,119 @@ TEST(HttpTeacher, SaysTheLogprobsOfTheTargets) {
   EXPECT_EQ(told, 40);
   for (size_t i = 0; i < datums.size(); ++i)
     for (size_t t = 0; t < datums[i].targets.size(); ++t)
-      EXPECT_EQ(logprobs[i][t], datums[i].targets[t] < 0 ? 0.0f : Teaching::logprob(datums[i].targets[t], t + 1))
+      EXPECT_EQ(logprobs[i][t], datums[i].weights[t] == 0 ? 0.0f : Teaching::logprob(datums[i].targets[t], t + 1))
           << i << ", row " << t;
+}
+
+TEST(HttpTeacher, SaysItsLikeliestTokens) {
+  Teaching server([](const Json& body, int) {
+    EXPECT_EQ(body["prompt_logprobs"], 2);
+    Json tokens = Json::array({nullptr});
+    for (size_t t = 1; t < body["prompt"].size(); ++t)
+      tokens.push_back({{std::to_string(body["prompt"][t].get<int32_t>()), {{"logprob", -7.5}, {"rank", 90}}},
+                        {"1000", {{"logprob", -1.25}, {"rank", 2}}},
+                        {"2000", {{"logprob", -0.5}, {"rank", 1}}}});
+    return server::HttpResponse{.body = Json{{"choices", {{{"text", ""}, {"prompt_logprobs", tokens}}}}}.dump()};
+  });
+  HttpTeacher teacher({.address = server.address()}, 1);
+  const std::vector<train::Datum> datums = batch();
+  const auto answers = teacher.answer({.datums = datums, .top = 2}, {});
+  for (size_t i = 0; i < datums.size(); ++i)
+    for (size_t t = 0; t < datums[i].tokens.size(); ++t) {
+      const bool asked = datums[i].weights[t] > 0;
+      EXPECT_EQ(answers[i].top[2 * t], asked ? 2000 : -1);
+      EXPECT_EQ(answers[i].top[2 * t + 1], asked ? 1000 : -1);
+      EXPECT_EQ(answers[i].top_logprob[2 * t + 1], asked ? -1.25f : 0.0f);
+      EXPECT_EQ(answers[i].logprob[t], asked ? -7.5f : 0.0f);
+    }
+  const std::vector<std::vector<int32_t>> candidates(datums.size());
+  expect_error<ConfigError>([&] { teacher.answer({.datums = datums, .candidates = candidates}, {}); },
+                            {"likeliest tokens only", "/generate"});
+  expect_error<FormatError>(
+      [&] {
+        read_answer(TeacherDialect::completions,
+                    R"({"choices": [{"prompt_logprobs": [null, {"2": {"logprob": -1}}]}]})",
+                    {.datum = train::make_datum({1, 2}, {0, 1}), .top = 2}, "there");
+      },
+      {"1 of the 2 likeliest tokens at place 1"});
+}
+
+// SGLang's /generate as miles asks it: everything is listed at every place, or each place's own.
+TEST(HttpTeacher, SpeaksSGLangsDialect) {
+  for (const bool per_position : {false, true}) {
+    Teaching server([per_position](const Json& body, int) {
+      EXPECT_EQ(body["sampling_params"]["max_new_tokens"], 0);
+      EXPECT_EQ(body["logprob_start_len"], 0);
+      EXPECT_EQ(body["top_logprobs_num"], 1);
+      EXPECT_EQ(body.contains("token_ids_logprob"), !per_position);
+      const Json& ids = body["input_ids"];
+      Json itself = Json::array({{nullptr, ids[0], nullptr}}), top = Json::array({nullptr}), others = top;
+      for (size_t t = 1; t < ids.size(); ++t) {
+        itself.push_back({Teaching::logprob(ids[t].get<int32_t>(), t), ids[t], nullptr});
+        top.push_back({{-0.5, 9000 + t, nullptr}});
+        Json said = Json::array();
+        for (const Json& id : per_position ? body["token_ids_logprob_positions"][t] : body["token_ids_logprob"])
+          said.push_back({Teaching::logprob(id.get<int32_t>(), t), id, nullptr});
+        others.push_back(said.empty() ? Json() : said);
+      }
+      return server::HttpResponse{.body = Json{{"text", ""},
+                                               {"meta_info",
+                                                {{"input_token_logprobs", itself},
+                                                 {"input_top_logprobs", top},
+                                                 {"input_token_ids_logprobs", others}}}}
+                                              .dump()};
+    });
+    net::Address address = server.address();
+    address.prefix = "/generate";
+    HttpTeacher teacher({.address = address, .per_position = per_position}, 1);
+    const std::vector<train::Datum> datums = batch();
+    std::vector<std::vector<int32_t>> candidates;
+    for (size_t i = 0; i < datums.size(); ++i) {
+      candidates.emplace_back();
+      for (int32_t t = 0; t < datums[i].size(); ++t) candidates.back().insert(candidates.back().end(), {t + 50, -1});
+    }
+    const auto answers = teacher.answer({.datums = datums, .top = 1, .candidates = candidates}, {});
+    for (size_t i = 0; i < datums.size(); ++i)
+      for (size_t t = 0; t < datums[i].tokens.size(); ++t) {
+        const bool asked = datums[i].weights[t] > 0;
+        const auto token = static_cast<int32_t>(t);
+        EXPECT_EQ(answers[i].logprob[t], asked ? Teaching::logprob(datums[i].targets[t], t + 1) : 0.0f);
+        EXPECT_EQ(answers[i].top[t], asked ? 9001 + token : -1);
+        EXPECT_EQ(answers[i].candidate_logprob[2 * t], asked ? Teaching::logprob(token + 50, t + 1) : 0.0f);
+        EXPECT_EQ(answers[i].candidate_logprob[2 * t + 1], 0.0f);
+      }
+  }
+}
+
+TEST(NamedTeachers, EachRowHasItsOwn) {
+  class Constant : public Teacher {
+   public:
+    explicit Constant(float value) : value_(value) {}
+    std::vector<train::RowOutputs> answer(const TeacherQuestion& question, const train::Progress&) override {
+      std::vector<train::RowOutputs> all;
+      for (const train::Datum& datum : question.datums)
+        all.push_back({.logprob = std::vector<float>(datum.tokens.size(), value_), .entropy = {}});
+      return all;
+    }
+
+   private:
+    const float value_;
+  };
+  const auto teachers = [](bool with_default) {
+    std::map<std::string, std::unique_ptr<Teacher>> all;
+    all["math"] = std::make_unique<Constant>(-1.0f);
+    all["code"] = std::make_unique<Constant>(-2.0f);
+    if (with_default) all["default"] = std::make_unique<Constant>(-3.0f);
+    return NamedTeachers(std::move(all));
+  };
+  const std::vector<train::Datum> datums(4, train::make_datum({1, 2}, {0, 1}));
+  const std::vector<std::string> names = {"code", "", "math", "law"};
+  NamedTeachers three = teachers(true), two = teachers(false);
+  const auto answers = three.answer({.datums = datums, .teachers = names}, {});
+  const float wanted[] = {-2, -3, -1, -3};
+  for (size_t i = 0; i < datums.size(); ++i) EXPECT_EQ(answers[i].logprob[0], wanted[i]);
+  expect_error<DataError>([&] { two.answer({.datums = datums, .teachers = names}, {}); },
+                          {"teacher that the run does not have", "sample 1", "default"});
 }
 
 TEST(HttpTeacher, IsWaitedForWhileItIsDown) {

@@ -10,7 +10,7 @@
 #include "core/json.h"
 #include "rl/advantage.h"
 #include "rl/correction.h"
-#include "rl/teacher.h"
+#include "rl/distillation.h"
 #include "train/loss.h"
 #include "train/reduction.h"
 #include "train/row_choice.h"

@@ -202,6 +202,7 @@ TEST(Random, IsCountedAndFair) {
   EXPECT_NEAR(sum / 4000, 0.5, 0.04);
   EXPECT_NEAR(texts / 4000, 0.5, 0.04);
   const RuleSample one{.response = "x", .rollout = 1}, later{.response = "x", .rollout = 2, .index = 5};
+  EXPECT_EQ(grade({.type = RewardType::zero}, one), 0.0);
   EXPECT_EQ(grade({.type = RewardType::deterministic_random}, one),
             grade({.type = RewardType::deterministic_random}, later));
 }

@@ -62,6 +62,19 @@ TEST(Exact, SplitsOfABatchOfKto) {
     expect_same(base, train({.max_tokens = max_tokens}, loss), "micro-batches of " + std::to_string(max_tokens));
 }
 
+TEST(Exact, SplitsOfABatchThatDistills) {
+  const PolicyLoss loss{.entropy_coef = 0.01f,
+                        .distill = {.kind = DistillKind::forward_kl_topk, .coef = 0.5f, .max_value = 0}};
+  const Outcome base = train({}, loss);
+  EXPECT_GT(base.reports[0].metrics.distillation, 0);
+  EXPECT_FALSE(same_bits(base.weights, train({}, PolicyLoss{.entropy_coef = 0.01f}).weights));
+  for (const size_t chunk : {1, 2, 3, 10})
+    expect_same(base, train({.chunk = chunk}, loss), "calls of " + std::to_string(chunk));
+  for (const int64_t max_tokens : {1, 17, 40, 100})
+    expect_same(base, train({.max_tokens = max_tokens, .recompute = model::Recompute::full}, loss),
+                "micro-batches of " + std::to_string(max_tokens));
+}
+
 TEST(Exact, DropoutDoesNotSeeTheSplit) {
   const Outcome base = train({.dropout = 0.25f}, SftLoss{});
   expect_same(base, train({.max_tokens = 1, .dropout = 0.25f}, SftLoss{}), "one sample at a time");

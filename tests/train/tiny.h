@@ -79,6 +79,11 @@ inline std::vector<Datum> make_batch(int64_t count, uint64_t key, int64_t longes
       datum.advantages.push_back(2 * uniform01(bits[2]) - 1);
     }
     datum.policy_logprobs = datum.sampled_logprobs;
+    for (int64_t k = 0; k < 3 * datum.size(); ++k) {  // what a teacher finds likely; every fifth row has two
+      const auto bits = draw(k + 1000);
+      datum.candidates.push_back(k % 15 == 14 ? -1 : static_cast<int32_t>(bits[0] % 61));
+      datum.teacher_logprobs.push_back(-0.5f - 3 * uniform01(bits[1]));
+    }
     batch.push_back(std::move(datum));
   }
   return batch;

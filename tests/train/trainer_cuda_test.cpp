@@ -79,6 +79,17 @@ TEST_F(TrainerCuda, SplitsOfABatch) {
   }
 }
 
+TEST_F(TrainerCuda, SplitsOfABatchThatDistills) {
+  const PolicyLoss loss{.distill = {.kind = DistillKind::forward_kl_topk, .coef = 0.5f, .max_value = 0}};
+  const Outcome base = here(way(), loss);
+  EXPECT_GT(base.reports[0].metrics.distillation, 0);
+  for (const int64_t max_tokens : {1, 300, 700}) {
+    Way split = way();
+    split.max_tokens = max_tokens;
+    expect_same(base, here(split, loss), "micro-batches of " + std::to_string(max_tokens));
+  }
+}
+
 // Ranks of one process on one GPU, each with a queue of its own: sums travel through host memory.
 TEST_F(TrainerCuda, RanksOnOneGpu) {
   Way dropout = way();

@@ -16,7 +16,9 @@ TEST_F(TrainerTest, GradientIsTheSlopeOfTheLoss) {
   const std::vector<Datum> five = make_batch(5, 1);
   const PolicyLoss unclipped{.clip_low = 5, .clip_high = 5, .entropy_coef = 0.3f, .kl_coef = 0.2f};
   const std::vector<Datum> pairs = make_batch(6, 1);
-  for (const Loss& loss : {Loss(SftLoss{}), Loss(unclipped), Loss(DpoLoss{.beta = 0.5f})}) {
+  PolicyLoss distilling = unclipped;
+  distilling.distill = {.kind = DistillKind::forward_kl_topk, .coef = 0.5f, .max_value = 0};
+  for (const Loss& loss : {Loss(SftLoss{}), Loss(unclipped), Loss(distilling), Loss(DpoLoss{.beta = 0.5f})}) {
     const std::vector<Datum>& batch = datums_per_term(loss) == 2 ? pairs : five;
     Trainer trainer = make({.clip_grad = 0});
     const StepReport report = take_step(trainer, batch, loss);

@@ -330,7 +330,7 @@ def write_manifest(out, noises):
         "curves_generator": "tools/golden/make_curves.py",
         "python_regex_generator": "tools/golden/python_regex_cases.py",
         "torch_files_generator": "tools/golden/torch_files.py",
-        "rl_generator": "tools/golden/rl_cases.py, tools/golden/ppo_cases.py",
+        "rl_generator": "tools/golden/rl_cases.py, tools/golden/ppo_cases.py, tools/golden/distillation_cases.py",
         "python": sys.version.split()[0], "seed": SEED, "versions": {m.__name__: m.__version__ for m in modules},
         "noise": noises, "files": {p.relative_to(out).as_posix(): digest(p) for p in files},
     })

@@ -3,6 +3,7 @@
 
 #include "core/absent/without_cuda.h"
 #include "kernels/cuda/kernel_choice.h"
+#include "kernels/cuda/token_logprobs.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -121,6 +122,15 @@ void edit_logits(Tensor, std::span<const LogitEdit>, Stream&) {
   refuse_without_cuda();
 }
 void top_logprobs(const TopLogprobs&, ConstTensor, ConstTensor, std::span<const int32_t>, float, Stream&) {
+  refuse_without_cuda();
+}
+void token_logprobs_forward(Tensor, ConstTensor, ConstTensor, std::span<const int32_t>, float, Stream&) {
+  refuse_without_cuda();
+}
+void prepare_token_gradients(const TokenLogprobsBackward&, Stream&) {
+  refuse_without_cuda();
+}
+void place_token_gradients(const TokenLogprobsBackward&, Stream&) {
   refuse_without_cuda();
 }
 void adamw(Tensor, Tensor, ConstTensor, Tensor, Tensor, ConstTensor, const AdamWStep&, Stream&) {

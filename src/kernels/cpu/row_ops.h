@@ -11,6 +11,7 @@
 #include "kernels/logit_edits.h"
 #include "kernels/rope.h"
 #include "kernels/sample.h"
+#include "kernels/token_logprobs.h"
 #include "kernels/top_logprobs.h"
 
 namespace lockstep::kernels::cpu {
@@ -47,6 +48,11 @@ void sample_tokens(std::span<int32_t> tokens, Tensor scratch, ConstTensor logits
 void edit_logits(Tensor logits, std::span<const LogitEdit> edits);
 void top_logprobs(const TopLogprobs& top, ConstTensor logits, ConstTensor lse, std::span<const int32_t> targets,
                   float inv_temperature, Stream& stream);
+void token_logprobs_forward(Tensor logprobs, ConstTensor logits, ConstTensor lse, std::span<const int32_t> tokens,
+                            float inv_temperature, Stream& stream);
+// The two halves of token_logprobs_backward around logprob_backward: scratch, and the entries that it holds.
+void prepare_token_gradients(const TokenLogprobsBackward& call, Stream& stream);
+void place_token_gradients(const TokenLogprobsBackward& call, Stream& stream);
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
 void value_head_forward(Tensor v, ConstTensor x, ConstTensor weight, ConstTensor bias, Stream& stream);
 void value_head_backward(Tensor dx, ConstTensor dv, ConstTensor weight, Stream& stream);

@@ -44,7 +44,8 @@ constexpr Entry kRules[] = {{RewardType::math, "math"},
                             {RewardType::repetition, "repetition"},
                             {RewardType::soft_overlong, "soft_overlong"},
                             {RewardType::random, "random"},
-                            {RewardType::deterministic_random, "deterministic_random"}};
+                            {RewardType::deterministic_random, "deterministic_random"},
+                            {RewardType::zero, "zero"}};
 
 std::optional<int64_t> wanted_length(std::string_view label) {
   const std::string_view text = trimmed(label);
@@ -107,6 +108,7 @@ std::optional<double> grade(const RewardRule& rule, const RuleSample& sample) {
     case RewardType::repetition: return grade_repetition(sample.response, rule.ngram, rule.repetition_penalty);
     case RewardType::soft_overlong:
       return grade_soft_overlong(sample.length, rule.overlong_length, rule.overlong_cache);
+    case RewardType::zero: return 0.0;
     case RewardType::random: return draw_reward(sample.rollout, sample.group, sample.index);
     case RewardType::deterministic_random: return draw_reward(sample.prompt, sample.response);
     case RewardType::length: {
@@ -124,7 +126,8 @@ bool reads_label(const RewardRule& rule) {
     case RewardType::repetition:
     case RewardType::soft_overlong:
     case RewardType::random:
-    case RewardType::deterministic_random: return false;
+    case RewardType::deterministic_random:
+    case RewardType::zero: return false;
     default: return true;
   }
 }

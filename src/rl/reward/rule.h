@@ -24,7 +24,8 @@ enum class RewardType {
   repetition,
   soft_overlong,
   random,
-  deterministic_random
+  deterministic_random,
+  zero
 };
 
 struct RewardRule {

@@ -255,6 +255,7 @@ double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const D
     return Row{datum, sample, t, rows.logprob[t], rows.entropy.empty() ? 0.0 : rows.entropy[t]};
   };
   std::vector<PolicyRow> values;
+  std::ranges::fill(rows.d_candidate_logprob, 0.0f);
   for (int64_t t = 0; t < datum.size(); ++t) {
     rows.d_logprob[t] = 0;
     if (!rows.d_entropy.empty()) rows.d_entropy[t] = 0;
@@ -274,7 +275,14 @@ double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const D
     term.value -= loss.entropy_coef * row.entropy;
     add_kl(loss, row, value, term);
     measure(value, row.entropy, term.clipped, scale.metric * datum.weights[row.index], metrics);
-    const double weight = scale.loss * datum.weights[row.index], share = weight * term.value;
+    const double weight = scale.loss * datum.weights[row.index];
+    if (loss.distill.kind != DistillKind::none) {
+      const DistillRow pull = distill_row(loss.distill, row, rows, weight * loss.distill.coef);
+      term.value += loss.distill.coef * pull.value;
+      term.slope += loss.distill.coef * pull.slope;
+      metrics.distillation += scale.metric * datum.weights[row.index] * pull.value;
+    }
+    const double share = weight * term.value;
     rows.d_logprob[row.index] = static_cast<float>(weight * term.slope);
     if (!rows.d_entropy.empty()) rows.d_entropy[row.index] = static_cast<float>(weight * -loss.entropy_coef);
     require_finite(row, share, rows.d_logprob[row.index]);
@@ -291,6 +299,7 @@ void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample) 
   if (!datum.penalties.empty()) require_rows(datum, sample, "penalties", datum.penalties.size());
   if (loss.kl_coef != 0 || !datum.ref_logprobs.empty())
     require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());
+  require_fields(loss.distill, datum, sample);
 }
 
 void require_sensible(const PolicyLoss& loss) {
@@ -314,6 +323,7 @@ void require_sensible(const PolicyLoss& loss) {
                        .where = "PolicyLoss::sapo",
                        .got = std::to_string(loss.sapo.positive) + ", " + std::to_string(loss.sapo.negative),
                        .wanted = "> 0"});
+  require_sensible(loss.distill);
 }
 
 }  // namespace lockstep::train

@@ -16,10 +16,12 @@ struct Row {
 };
 [[noreturn]] void fail(const Row& row, const std::string& what, const std::string& got, const std::string& wanted);
 
-// The rows of one datum inside the caller's arrays; entropy and d_entropy may be empty.
+// The rows of one datum inside the caller's arrays; all but logprob and d_logprob may be empty.
 struct SampleRows {
   std::span<const float> logprob, entropy;
   std::span<float> d_logprob, d_entropy;
+  std::span<const float> candidate_logprob = {};
+  std::span<float> d_candidate_logprob = {};
 };
 
 [[noreturn]] void not_finite(const Row& row, const std::string& what, const std::string& got);  // NotFiniteError
@@ -41,6 +43,15 @@ double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const D
                        const SampleRows& rows, Metrics& metrics);
 void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample);
 void require_sensible(const PolicyLoss& loss);
+
+// What a teacher adds to row t: value and slope d value / d logprob, before the coefficient. The gradients of the row's
+// candidates, times weight (which holds the coefficient), are written. NotFiniteError, DataError.
+struct DistillRow {
+  double value = 0, slope = 0;
+};
+DistillRow distill_row(const DistillTerm& term, const Row& row, const SampleRows& rows, double weight);
+void require_fields(const DistillTerm& term, const Datum& datum, int64_t sample);
+void require_sensible(const DistillTerm& term);
 
 double evaluate_values(const ValueLoss& loss, const SampleScale& scale, const Datum& datum, int64_t sample,
                        const SampleRows& rows, Metrics& metrics);
