@@ -180,10 +180,11 @@ struct World {
       std::vector<float> mask;
       for (int32_t t = 0; t < 6 + i; ++t) {
         tokens.push_back((7 * t + 3 * i + 1) % static_cast<int32_t>(config.vocab_size));
-        mask.push_back(t > 1 && i != 3 && t != 4 ? 1.0f : 0.0f);
+        mask.push_back(t > 1 && t != 4 ? 1.0f : 0.0f);
       }
       train::Datum datum = train::make_datum(tokens, mask);
       datum.advantages.assign(datum.tokens.size(), 0.25f);
+      if (i == 3) datum.weights.assign(datum.tokens.size(), 0.0f);  // its reward is unknown
       all.push_back(std::move(datum));
     }
     const lora::AdapterVersion now = trainer.adapter();
