@@ -195,6 +195,8 @@ TEST_F(Ranks, WhatIsMeasuredBeforeAStepIsDealtToo) {
   const auto options = [&](const std::string& save) {
     RlOptions o = rl(save);
     o.num_rollout = 2;
+    o.distill = true;
+    o.distillation = {.coef = 0.5, .top = 3, .tokens = rl::TokenSet::either};
     o.training.balance = train::Balance::tokens;
     o.entropy_control.on = true;
     o.entropy_control.target = 1.0;
