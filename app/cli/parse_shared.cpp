@@ -100,13 +100,6 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
        "auto | avx2 | avx512; never changes a bit"},
       {"--device", "NAME", choice("auto|cpu|cuda", "auto", [&base](const std::string& name) { base.device = name; }),
        "auto (a GPU if there is one) | cpu | cuda"},
-      {"--numerics", "MODE",
-       choice("exact|fast", "exact",
-              [&base](const std::string& name) {
-                base.stream.numerics = name == "fast" ? Numerics::fast : Numerics::exact;
-              }),
-       "exact: rollout and trainer agree bit for bit | fast: matmuls on a GPU may split sums (split-K); the "
-       "difference is printed"},
       {"--load-format", "HOW",
        choice(
            "auto|dummy", "auto",

@@ -60,7 +60,6 @@ std::string command(const Bench& bench) {
   if (o.training.recompute == recipes::Recompute::full) text += " --recompute full";
   if (o.training.recompute == recipes::Recompute::none) text += " --recompute none";
   if (o.training.recompute == recipes::Recompute::selective) text += " --recompute selective";
-  if (o.base.stream.numerics == Numerics::fast) text += " --numerics fast";
   if (!o.parts.empty()) text += fmt::format(" --only {}", fmt::join(o.parts, ","));
   return text;
 }

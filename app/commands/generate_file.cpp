@@ -158,7 +158,6 @@ OrderedJson FileGenerator::settings() const {
   json["top_logprobs"] = options_.top_logprobs;
   json["prompt_logprobs"] = options_.prompt_logprobs ? OrderedJson(*options_.prompt_logprobs) : nullptr;
   json["device"] = device_name(generation_.stream.device());
-  json["numerics"] = options_.base.stream.numerics == Numerics::fast ? "fast" : "exact";
   return json;
 }
 

@@ -1,5 +1,6 @@
 #include "core/device_facts.h"
 
+#include "core/gpu.h"
 #include "core/machine_memory.h"
 #include "core/memory.h"
 
@@ -17,16 +18,18 @@ std::string device_model(Device device) {
   return device == Device::cpu ? device_name(device) : cuda_info().name;
 }
 
+std::string device_generation(Device device) {
+  if (device == Device::cpu) return device_name(device);
+  const int capability = gpu_identity().compute_capability;
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
 bool is_slow_to_allocate(Device device) {
   return device == Device::cuda;
 }
 
 int64_t live_bytes_everywhere() {
   return live_bytes(Device::cpu) + live_bytes(Device::cuda);
-}
-
-bool has_exact_rows(const Stream& stream) {
-  return stream.device() == Device::cpu || stream.numerics() == Numerics::exact;
 }
 
 int64_t free_memory(Device device) {

@@ -14,9 +14,8 @@ const char* device_text(Device device);  // in a sentence: "the CPU", "a GPU"
 
 // The machine's name for it: "cpu", or the GPU's name.
 std::string device_model(Device device);
-
-// Whether a row's bits depend on the row alone: on the CPU always, on a GPU with Numerics::exact.
-bool has_exact_rows(const Stream& stream);
+// "cpu", or the GPU's compute capability: GPUs of one generation give the same bits.
+std::string device_generation(Device device);
 
 // Whether fresh memory takes so long that it is worth asking for ahead of its use.
 bool is_slow_to_allocate(Device device);

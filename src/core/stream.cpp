@@ -115,7 +115,6 @@ const char* cpu_isa_name(CpuIsa isa) {
 
 struct Stream::Impl {
   Device device = Device::cpu;
-  Numerics numerics = Numerics::exact;
   void* native = nullptr;
   std::shared_ptr<void> kernel_state;
   void *side = nullptr, *forked = nullptr, *joined = nullptr;  // the second queue and its events
@@ -222,7 +221,6 @@ Stream::Stream(StreamOptions options) : impl_(std::make_unique<Impl>()) {
                        .got = std::to_string(options.threads),
                        .wanted = "1 to " + std::to_string(max_threads()) + " on this machine, or 0 for all cores"});
   impl_->isa = resolve_isa(options.isa);
-  impl_->numerics = options.numerics;
   const int threads = options.threads > 0 ? options.threads : available_cores();
   try {
     impl_->start(threads);
@@ -251,9 +249,6 @@ Stream::~Stream() = default;
 
 Device Stream::device() const {
   return impl_->device;
-}
-Numerics Stream::numerics() const {
-  return impl_->numerics;
 }
 void Stream::synchronize() {
   if (impl_->native) cuda::synchronize(impl_->native);

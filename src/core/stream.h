@@ -2,7 +2,8 @@
 // returns; the stream owns the worker threads, their scratch memory and the chosen instruction set. On a GPU an op is
 // queued, and all memory it is given is the GPU's unless its contract says "host".
 //
-// Results never depend on the number of threads or on the instruction set (docs/decisions/cpu-arithmetic.md).
+// Results never depend on the number of threads or on the instruction set (docs/decisions/cpu-arithmetic.md), and a
+// row's bits depend on the row alone (on a GPU: docs/decisions/gpu-arithmetic.md).
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,10 @@ namespace lockstep {
 
 enum class CpuIsa { best, avx2, avx512, neon };
 
-// exact: a row's bits depend on the row alone, and engine and trainer agree bit for bit. fast (a GPU's): matmuls may
-// split their sums as is fastest for the number of rows; the run prints the difference (`max |logprob diff|`).
-enum class Numerics { exact, fast };
-
 struct StreamOptions {
   int threads = 0;  // 0: all cores this process may use
   CpuIsa isa = CpuIsa::best;
   Device device = Device::cpu;
-  Numerics numerics = Numerics::exact;
   // Of a GPU: its kernels start before those that other streams have queued. Speed only.
   bool goes_first = false;
 };
@@ -41,7 +37,6 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   Device device() const;
-  Numerics numerics() const;
   void synchronize();  // waits until all queued work is done; DeviceError if some op failed on the GPU
   // After an exception of an op: waits for what was queued before and clears the error. False: the GPU is lost to this
   // process, and every further op will fail.

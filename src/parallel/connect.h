@@ -2,7 +2,7 @@
 //
 // Rank 0 listens and the others connect to it. Each side of a connection proves that it knows the job's secret before
 // any other byte is read; then the newcomer says who it is, and rank 0 refuses one that is not of this job or is not
-// the same as itself (another build, numerics, device, base), and goes on waiting. When all ranks are there and every
+// the same as itself (another build, device, base), and goes on waiting. When all ranks are there and every
 // two of them are connected, nobody listens any more. Nothing is encrypted: the network has to be a trusted one.
 #pragma once
 

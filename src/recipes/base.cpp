@@ -46,8 +46,7 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
 parallel::Identity rank_identity(const Base& base, const Stream& stream) {
   return {{"base", base.fingerprint},
           {"device", device_name(base)},
-          {"GPU generation", stream.device() == Device::cpu ? "" : std::to_string(gpu_identity().compute_capability)},
-          {"numerics", stream.numerics() == Numerics::fast ? "fast" : "exact"}};
+          {"GPU generation", stream.device() == Device::cpu ? "" : std::to_string(gpu_identity().compute_capability)}};
 }
 
 void require_in_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size, const std::string& where) {

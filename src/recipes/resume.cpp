@@ -161,7 +161,12 @@ std::string device_name(const Base& base) {
 namespace {
 
 // Whether the rest of the run has the bits of one that never stopped.
-void compare_device(const JsonObject& counters, const Base& base, const Control& control) {
+void compare_device(const JsonObject& counters, const SaveOptions& options, const std::string& where, const Base& base,
+                    const Control& control) {
+  if (counters.has("device_generation"))
+    require_same_settings(
+        generation_differences(counters.string("device_generation"), device_generation(base.stream->device())),
+        options.overrides, where);
   if (!counters.has("device")) return;
   const std::string then = counters.string("device"), now = device_name(base);
   if (then != now)
@@ -175,7 +180,7 @@ void restore_counters(Resumed& resumed, const SaveOptions& options, const Ordere
   const JsonObject counters(state.counters, resumed.where + ": counters");
   resumed.settings = counters.value("settings");
   compare_settings(options, resumed.settings, settings, resumed.where, control);
-  compare_device(counters, base, control);
+  compare_device(counters, options, resumed.where, base, control);
   resumed.iteration = state.iteration;
   resumed.data_position = counters.integer("data_position");
   resumed.adapter.policy.version = counters.integer("version");

@@ -77,14 +77,12 @@ struct RolloutEngine::Local : Impl {
 
 // Of a run whose rollouts are loaded: there is nobody to ask.
 struct RolloutEngine::Nobody : Impl {
-  explicit Nobody(const Stream& stream) : none(has_exact_rows(stream)) {}
   rollout::Sampler& sampler() override { return none; }
   versions::VersionSink* sink() override { return nullptr; }
 
   class NoSampler final : public rollout::Sampler {
    public:
-    explicit NoSampler(bool exact) : exact_(exact) {}
-    rollout::Capabilities capabilities() const override { return {.exact_logprobs = exact_}; }
+    rollout::Capabilities capabilities() const override { return {.exact_logprobs = true}; }
     rollout::Ticket submit(rollout::SampleRequest /*request*/) override {
       throw ConfigError({.what = "nothing is sampled in this run", .where = "DebugOptions::train_only"});
     }
@@ -93,7 +91,6 @@ struct RolloutEngine::Nobody : Impl {
    private:
     std::span<const rollout::Event> next_events(rollout::Deadline /*deadline*/) override { return {}; }
     void end(rollout::Ticket /*ticket*/) override {}
-    const bool exact_;
   };
   NoSampler none;
 };
@@ -293,7 +290,7 @@ RolloutEngine::RolloutEngine(const RlOptions& options, const Base& base, const t
                              std::optional<int64_t> kv_bytes, const lora::AdapterVersion& like,
                              std::span<const rollout::Prompt> prompts, Stream& stream, const Control& control) {
   if (options.debug.train_only) {
-    impl_ = std::make_unique<Nobody>(stream);
+    impl_ = std::make_unique<Nobody>();
   } else if (options.engine.kind) {
     auto remote = std::make_unique<Remote>(options, base, stream, control);
     remote->connect(like, prompts);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/device_facts.h"
 #include "core/error.h"
 
 namespace lockstep::recipes {
@@ -31,7 +32,7 @@ std::string joined(const std::vector<SettingDifference>& differences, std::strin
 }  // namespace
 
 OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
-                            const TrainingOptions& training, Numerics numerics) {
+                            const TrainingOptions& training) {
   OrderedJson settings{{"--lr", optimizer.schedule.lr},
                        {"--min-lr", optimizer.schedule.min_lr},
                        {"--lr-decay-style", train::decay_style_name(optimizer.schedule.style)},
@@ -43,8 +44,7 @@ OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOption
                        {"--clip-grad", optimizer.clip_grad},
                        {"--calculate-per-token-loss", training.per_token_loss},
                        {"--seed", training.seed},
-                       {"--lora-dropout", adapter.config.dropout},
-                       {"--numerics", numerics == Numerics::fast ? "fast" : "exact"}};
+                       {"--lora-dropout", adapter.config.dropout}};
   // Checkpoints of runs with the usual number do not name it.
   if (training.gradient_lanes != train::kGradientLanes) settings["--gradient-lanes"] = training.gradient_lanes;
   if (training.balance == train::Balance::tokens) settings["--balance-data"] = true;
@@ -63,6 +63,15 @@ OrderedJson schedule_settings(const train::Schedule& schedule) {
   return settings;
 }
 
+namespace {
+
+// Checkpoints of earlier builds name the one way to compute that is left.
+bool is_of_earlier_builds(const std::string& name, const Json& value) {
+  return name == "--numerics" && value == "exact";
+}
+
+}  // namespace
+
 std::vector<SettingDifference> differences(const Json& stored, const OrderedJson& wanted, Compare compare) {
   std::vector<SettingDifference> found;
   for (const auto& [name, value] : wanted.items()) {
@@ -72,8 +81,16 @@ std::vector<SettingDifference> differences(const Json& stored, const OrderedJson
   }
   if (compare == Compare::all)
     for (const auto& [name, value] : stored.items())
-      if (!wanted.contains(name)) found.push_back({name, json_text(value), "nothing"});
+      if (!wanted.contains(name) && !is_of_earlier_builds(name, value))
+        found.push_back({name, json_text(value), "nothing"});
   return found;
+}
+
+std::vector<SettingDifference> generation_differences(const std::string& stored, const std::string& wanted) {
+  const std::string cpu = device_generation(Device::cpu);
+  if (stored == wanted || stored == cpu || wanted == cpu) return {};
+  const auto text = [](const std::string& generation) { return "a GPU of compute capability " + generation; };
+  return {{"--device", text(stored), text(wanted)}};
 }
 
 bool is_overridden(const std::string& setting, const std::vector<std::string>& overrides) {

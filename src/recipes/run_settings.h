@@ -13,9 +13,9 @@
 
 namespace lockstep::recipes {
 
-// What all runs share: the optimizer without its schedule's length, seed, dropout, numerics.
+// What all runs share: the optimizer without its schedule's length, seed, dropout.
 OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
-                            const TrainingOptions& training, Numerics numerics);
+                            const TrainingOptions& training);
 // Steps of warm-up and decay, where they decide a learning rate.
 OrderedJson schedule_settings(const train::Schedule& schedule);
 
@@ -26,6 +26,10 @@ struct SettingDifference {
 enum class Compare { all, only_wanted };
 std::vector<SettingDifference> differences(const Json& stored, const OrderedJson& wanted,
                                            Compare compare = Compare::all);
+
+// "--device", if a run that computed on `stored` goes on on `wanted` (device_generation) and both are GPUs, but of two
+// generations: their matmuls add up in other ways. From or to a CPU is a choice that somebody made.
+std::vector<SettingDifference> generation_differences(const std::string& stored, const std::string& wanted);
 
 // Whether `overrides` names the setting.
 bool is_overridden(const std::string& setting, const std::vector<std::string>& overrides);

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <set>
 
+#include "core/device_facts.h"
 #include "core/hash.h"
 #include "core/transfer.h"
 #include "core/utf8.h"
@@ -21,8 +22,8 @@ namespace lockstep::recipes {
 namespace {
 
 OrderedJson all_settings(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
-                         const TrainingOptions& training, const Stream& stream, const OrderedJson& settings) {
-  OrderedJson all = common_settings(adapter, optimizer, training, stream.numerics());
+                         const TrainingOptions& training, const OrderedJson& settings) {
+  OrderedJson all = common_settings(adapter, optimizer, training);
   all.update(settings);
   return all;
 }
@@ -47,7 +48,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
       control_(control),
       alone_(group == nullptr ? parallel::solo() : nullptr),
       group_(group == nullptr ? alone_.get() : group),
-      settings_(all_settings(adapter, optimizer, training, stream, settings)),
+      settings_(all_settings(adapter, optimizer, training, settings)),
       resumed_(resume(save, adapter, settings_, base, control)) {
   const lora::AdapterVersion start =
       resumed_ ? resumed_->adapter : starting_adapter(adapter, base, training.seed, control);
@@ -258,6 +259,7 @@ TrainingSnapshot TrainingRun::snapshot() {
                    {"data_position", data_position_},
                    {"skipped_steps", skipped_at_iteration_},
                    {"device", device_name(base_)},
+                   {"device_generation", device_generation(base_.stream->device())},
                    {"settings", settings_}};
   if (!evaluations_.is_null()) counters["evaluations"] = evaluations_;
   snapshot.set_moments(std::move(moments));

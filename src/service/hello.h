@@ -8,7 +8,7 @@
 
 namespace lockstep::service {
 
-// {"build", "numerics", "base", "device"}: where all of these are equal, one process's log-probs are the other's, bit
+// {"build", "base", "device"}: where all of these are equal, one process's log-probs are the other's, bit
 // for bit. `build` names the commit that the program was built from. On the CPU neither threads nor instruction sets
 // matter.
 OrderedJson hello(const load::Base& base, const std::string& build);

@@ -43,8 +43,7 @@ TEST(Device, MemoryIsCountedPerDevice) {
 }
 
 TEST(Stream, OnTheCpuWhatRunsBesideRunsInTurnAndPassesErrorsOn) {
-  Stream stream({.threads = 1, .numerics = Numerics::fast});
-  EXPECT_EQ(stream.numerics(), Numerics::fast);
+  Stream stream({.threads = 1});
   int order = 0;
   stream.beside([&] { EXPECT_EQ(order++, 0); }, [&] { EXPECT_EQ(order++, 1); });
   EXPECT_EQ(order, 2);

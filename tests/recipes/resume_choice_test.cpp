@@ -266,6 +266,28 @@ TEST_F(ResumeChoice, AnotherDeviceIsSaid) {
   EXPECT_TRUE(said("made on NVIDIA H200 and the run goes on on cpu: bits change")) << info_.str();
 }
 
+TEST_F(ResumeChoice, AGpuOfAnotherGenerationIsRefused) {
+  EXPECT_TRUE(generation_differences("9.0", "9.0").empty());
+  EXPECT_TRUE(generation_differences("cpu", "9.0").empty() && generation_differences("9.0", "cpu").empty());
+  const std::vector<SettingDifference> found = generation_differences("9.0", "10.0");
+  testing::expect_error<ConfigError>([&] { require_same_settings(found, {}, "iter_0000004"); },
+                                     {"compute capability 9.0", "compute capability 10.0", "device"});
+  EXPECT_EQ(require_same_settings(found, {"device"}, "iter_0000004").size(), 1u);
+  // What a checkpoint says is what is compared.
+  run_sft(sft("part"), control_);
+  EXPECT_EQ(read_json(file("part", 6, "train_state.json").string())["counters"]["device_generation"], "cpu");
+}
+
+TEST_F(ResumeChoice, ACheckpointOfABuildWithNumericsGoesOn) {
+  const SftOptions options = stopped_at("part", 4);
+  Json state = read_json(file("part", 4, "train_state.json").string());
+  state["counters"]["settings"]["--numerics"] = "exact";
+  state.erase("state_sha256");  // as an older build saved it
+  fs::write_file_atomic(file("part", 4, "train_state.json"), state.dump());
+  run_sft(options, control_);
+  EXPECT_EQ(differences({{"--numerics", "fast"}}, OrderedJson::object()).size(), 1u);
+}
+
 TEST_F(ResumeChoice, ASaveCanBeAskedFor) {
   SftOptions options = sft("run");
   options.save.save_interval = 100;

@@ -88,8 +88,7 @@ bool library_takes(const Matmul& p) {
          (!p.end.residual || aligned(p.end.residual, p.end.residual_stride));
 }
 
-void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Matmul& p, int most,
-                            Numerics numerics) {
+void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Matmul& p, int most) {
   Descriptors d(library, p);
   cublasLtMatmulPreferenceOpaque_t wanted;
   cublasLtMatmulPreferenceInit(&wanted);
@@ -97,9 +96,7 @@ void add_library_candidates(std::vector<Choice>& candidates, const Library& libr
     cublasLtMatmulPreferenceSetAttribute(&wanted, attribute, &value, sizeof value);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, library.workspace.bytes());
-  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<uint32_t>(numerics == Numerics::exact ? CUBLASLT_REDUCTION_SCHEME_NONE
-                                                        : CUBLASLT_REDUCTION_SCHEME_MASK));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
   for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(attribute, uint32_t{16});
@@ -145,7 +142,6 @@ void tell_of_plain_kernel(const Matmul& p, const char* why) {
 }
 
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
-  const Numerics numerics = stream.numerics();
   const bool timed = library.linear->how == KernelChoice::fastest;
   Trial trial(p, bucket, timed, library, stream);
   Choice best = plain(library, p);
@@ -155,14 +151,14 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   }
   std::vector<Choice> candidates = own_candidates(library, p, bucket);
   if (timed || candidates.empty())
-    add_library_candidates(candidates, library, trial.matmul(), timed ? kMaxCandidates : 1, numerics);
+    add_library_candidates(candidates, library, trial.matmul(), timed ? kMaxCandidates : 1);
   // For few rows cuBLASLt offers only tiles of 128 outputs, far too few blocks where N is small. Algorithms that
   // it proposes for more rows work for fewer rows too, and are often twice as fast.
   for (const int64_t rows : {128, 256, 512}) {
     if (bucket >= rows || !timed) continue;
     Matmul more = trial.matmul();
     more.x.rows = rows;
-    add_library_candidates(candidates, library, more, kBorrowedCandidates, numerics);
+    add_library_candidates(candidates, library, more, kBorrowedCandidates);
   }
   float least = std::numeric_limits<float>::infinity();
   std::array<RingTime, kMaxRings> rings{};
@@ -172,7 +168,7 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     const float elapsed = timed ? trial.milliseconds(candidate, least) : 0;
     const bool ring = candidate.kernel && candidate.kernel->ring();
     if (timed && !ring && elapsed >= least) continue;
-    if (numerics == Numerics::exact && !trial.same_bits(candidate)) continue;
+    if (!trial.same_bits(candidate)) continue;
     if (elapsed < least) least = elapsed, best = candidate;
     if (ring && num_rings < rings.size()) rings[num_rings++] = {candidate.kernel, elapsed};
   }

@@ -7,8 +7,7 @@
 //   bias        cuBLASLt's epilogue would add it after C and in y's type. So for a matmul with a bias cuBLASLt writes
 //               f32 sums to scratch memory, and a second kernel runs our
 //               epilogue on them
-// Shapes that are unaligned, and matmuls too small to matter, always use our own kernels. Numerics::fast leaves out the
-// comparison and allows split-K.
+// Shapes that are unaligned, and matmuls too small to matter, always use our own kernels.
 #pragma once
 
 #include <array>

@@ -155,7 +155,7 @@ Engine::Engine(std::shared_ptr<const model::Model> model, EngineOptions options,
 Engine::~Engine() = default;
 
 Capabilities Engine::capabilities() const {
-  return {.exact_logprobs = has_exact_rows(impl_->stream),
+  return {.exact_logprobs = true,
           .logprobs = LogprobKind::tempered,
           .follow = true,
           .prompt_logprobs = true};

@@ -29,7 +29,7 @@ struct ServerFacts {
   bool quantized = false;
   std::string weight_version;         // what it calls its weights; empty: nothing, or it does not say
   std::vector<std::string> adapters;  // loaded now
-  std::string hello;                  // Lockstep: build, numerics, base and device, as one text
+  std::string hello;                  // Lockstep: build, base and device, as one text
 };
 
 // One sample of an answer.
