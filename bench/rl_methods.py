@@ -102,11 +102,11 @@ values = {name: [{"seed": seed, "accuracy": result[0], "reward": [round(r, 4) fo
 if options.out:
     options.out.write_text(json.dumps(values))
 else:
-    info = pathlib.Path("/proc/cpuinfo").read_text()
-    cpu = next(line.split(": ", 1)[1] for line in info.splitlines() if line.startswith("model name"))
-    machine = {"cpu": cpu, "threads": options.jobs, "isa": "avx512" if " avx512bw" in info else "avx2"}
-    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-                            capture_output=True, text=True).stdout.strip()
+    about = work / "bench.json"  # the commit is the binary's
+    subprocess.run([lockstep, "bench", "--hf-checkpoint", model, "--device", "cpu", "--decode-batch", "1", "--new-tokens", "8", "--json", about],
+                   check=True, capture_output=True)
+    about = json.loads(about.read_text())
+    machine, commit = {**about["machine"], "threads": options.jobs}, about["commit"]
     only = f" --only {' '.join(options.only)}" if options.only else ""
     print(write_record("rl-methods" + "".join("-" + name for name in options.only or []).replace("_", ""),
                        f"bench/rl_methods.py --rollouts {options.rollouts}{only}", machine,
