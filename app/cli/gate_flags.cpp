@@ -65,7 +65,7 @@ void resolve_gates(const GateForm& form, recipes::RlOptions& o, std::vector<std:
                        .where = "--over-sampling-batch-size",
                        .got = shown_number(o.over_sampling),
                        .wanted = fmt::format("at least {}", o.rollout_batch_size)});
-  if (o.over_sampling > o.rollout_batch_size && !o.need_spread) {
+  if (o.over_sampling > o.rollout_batch_size && !o.need_spread && !o.partial.on && !o.async.on) {
     notes.push_back(
         "--over-sampling-batch-size: batches fill in the order of their prompts, so that nothing is over-sampled "
         "without "

@@ -44,7 +44,6 @@ ArrivingRollouts::ArrivingRollouts(const RlOptions& options, const PromptSet& pr
       trained_(run.iteration()) {
   restore();
   run_.keep(kArrivals, [this] { return kept(); });
-  thread_ = std::thread([this] { this->run(); });
 }
 
 ArrivingRollouts::~ArrivingRollouts() {
@@ -53,7 +52,7 @@ ArrivingRollouts::~ArrivingRollouts() {
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 rl::GroupRequest ArrivingRollouts::request(const Submission& submission) const {
@@ -230,6 +229,7 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   const Stopwatch waiting;
   SampledRollout sampled;
   sampled.exact_logprobs = parts_.sampler.capabilities().exact_logprobs;
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
   pausing_ = false;
   drop_stale();
@@ -268,6 +268,7 @@ int64_t ArrivingRollouts::finish(const SampledRollout& sampled) {
 }
 
 void ArrivingRollouts::rest() {
+  if (!thread_.joinable()) return;  // nothing has begun
   std::unique_lock lock(mutex_);
   pausing_ = true;
   changed_.notify_all();

@@ -77,7 +77,7 @@ class ArrivingRollouts final : public RolloutSource {
   bool pausing_ = false, paused_ = false;
   int64_t followed_ = 0;  // samples of the last rollout that several versions drew
   double wait_ms_ = 0;    // for the last rollout
-  std::thread thread_;    // last: it uses the others
+  std::thread thread_;    // from the first next() on
 };
 
 }  // namespace lockstep::recipes

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
 
 #include "core/error.h"
 #include "core/fs.h"
@@ -178,11 +176,17 @@ SampledRollout LoadedRollouts::next(int64_t rollout) {
   std::vector<TrajectoryLine> samples = read_rollout(path);
   require_groups(samples, options_, path);
   SampledRollout loaded;
+  std::vector<std::vector<float>> masks;
   for (TrajectoryLine& sample : samples) {
     loaded.exact_logprobs &= sample.exact_logprobs;
     loaded.rollout.trajectories.push_back(std::move(sample.trajectory));
+    // A report is of all that was drawn, whether it is learned from or not.
+    std::vector<float>& mask = loaded.rollout.trajectories.back().mask;
+    masks.push_back(mask);
+    std::fill(mask.begin() + static_cast<ptrdiff_t>(sample.prompt_tokens), mask.end(), 1.0f);
   }
   loaded.rollout.report = rl::summarize(loaded.rollout.trajectories);
+  for (size_t i = 0; i < masks.size(); ++i) loaded.rollout.trajectories[i].mask = std::move(masks[i]);
   const int64_t groups = options_.rollout_batch_size;
   loaded.gates = {.rounds = 1, .sampled = groups, .prompts_used = groups};
   judge_samples(loaded, options_);

@@ -118,6 +118,7 @@ class RlRun {
     held_out_.report_bad_rows(*control_.info);
     keep_coefficients();
     run_.require_same_start();
+    make_source();  // while the checkpoint that the run goes on from can still be read
     run_.iterate([&] { iterations(); });
     run_.finish();
     evaluation_.describe_best();
@@ -130,7 +131,6 @@ class RlRun {
     evaluation_.mark_best();
     evaluate_if_due(run_.iteration());
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
-    begin_sampling();
     const Pace pace(run_.iteration(), total_);
     for (int64_t rollout = run_.iteration(); rollout < total_; ++rollout) {
       iteration_ = {};
@@ -222,7 +222,7 @@ class RlRun {
       log_.say("warning " + text);
   }
 
-  void begin_sampling() {
+  void make_source() {
     stream_.synchronize();  // what another stream is about to read is there
     if (options_.debug.train_only)
       source_ = std::make_unique<LoadedRollouts>(options_);
@@ -307,7 +307,7 @@ class RlRun {
 
   void evaluate_if_due(int64_t rollouts) {
     if (!evaluation_.is_due(rollouts)) return;
-    if (source_) run_.interruptible([&] { source_->rest(); });
+    run_.interruptible([&] { source_->rest(); });
     evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_);
   }
 

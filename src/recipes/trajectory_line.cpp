@@ -110,7 +110,9 @@ TrajectoryLine parse_trajectory_line(std::string_view text, const std::string& w
   if (line.has("reward")) sample.reward = static_cast<float>(line.number("reward"));
   sample.baseline = static_cast<float>(line.number("baseline", 0));
   sample.reward_parts = reward_parts(text, line);
-  return {.trajectory = std::move(sample), .exact_logprobs = line.boolean("exact_logprobs", false)};
+  return {.trajectory = std::move(sample),
+          .prompt_tokens = prompt,
+          .exact_logprobs = line.boolean("exact_logprobs", false)};
 }
 
 }  // namespace lockstep::recipes

@@ -14,6 +14,7 @@ namespace lockstep::recipes {
 
 struct TrajectoryLine {
   rl::Trajectory trajectory;
+  size_t prompt_tokens = 0;
   bool exact_logprobs = false;
 };
 

@@ -57,6 +57,8 @@ TEST(Asynchronous, PartialRollouts) {
   EXPECT_TRUE(o.partial.on);
   EXPECT_TRUE(o.partial.mask_old);
   EXPECT_EQ(o.partial.tokens, 50);
+  EXPECT_EQ(o.over_sampling, 16) << "groups beyond a rollout's are what goes on in the next";
+  EXPECT_FALSE(notes("--partial-rollout --over-sampling-batch-size 16", "--over-sampling-batch-size"));
   EXPECT_EQ(train("--partial-rollout --partial-rollout-tokens 7").partial.tokens, 7);
   EXPECT_TRUE(notes("--partial-rollout", "a sample is cut after"));
   EXPECT_TRUE(notes("--partial-rollout", "--over-sampling-batch-size"));

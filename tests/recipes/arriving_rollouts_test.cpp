@@ -140,6 +140,10 @@ TEST_F(Arrival, AResumedRunGoesOnWithWhatWasThere) {
   options.save.load = options.save.save;
   run_rl(options, control_);
   EXPECT_EQ(metrics("run").size(), 6u);
+  const checkpoint::LoadedCheckpoint later(options.save.save, 6);
+  const Json& then = later.state().parts.at("arrivals").json;
+  EXPECT_GE(then.at("next_number"), arrivals.at("next_number").get<int64_t>() + 12 - 8) << "numbers go on";
+  EXPECT_GT(then.at("position"), arrivals.at("position"));
 }
 
 TEST_F(Arrival, EvaluationsHaveTheSamplerForThemselves) {
@@ -157,6 +161,7 @@ TEST_F(Arrival, EvaluationsHaveTheSamplerForThemselves) {
 TEST_F(Arrival, AnInterruptEndsIt) {
   RlOptions options = arriving("run");
   int asked = 0;
+  options.num_rollout = 1000;
   control_.interrupted = [&] { return ++asked > 25; };
   EXPECT_THROW(run_rl(options, control_), Cancelled);
 }
