@@ -43,15 +43,11 @@ class ExternalEngine : public Training {
   bool said(const std::string& text) const { return info_.str().find(text) != std::string::npos; }
 };
 
-// What a thread does when the first rollout is being sampled: checks ask for one sample, rollouts for four.
+// What a thread does when the next rollout is being sampled: checks ask for one sample, rollouts for four.
 template <class Then>
 std::thread in_a_rollout(FakeEngine& server, const Then& then) {
-  return std::thread([&server, then] {
-    const auto begun = [&] {
-      const std::vector<OrderedJson> bodies = server.bodies();
-      return !bodies.empty() && bodies.back().value("sampling_params", bodies.back()).value("n", 0) == 4;
-    };
-    while (!begun()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return std::thread([&server, then, before = server.rollouts.load()] {
+    while (server.rollouts == before) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     then();
   });
 }

@@ -121,8 +121,8 @@ class FakeEngine {
   int64_t data_parallel = 1;
   std::string logprobs_mode = "processed_logprobs", device = "cpu";
   std::atomic<int> generated = 0, loads = 0, unloads = 0, max_adapters = 0, weight_loads = 0, cache_resets = 0,
-                   pauses = 0, resumes = 0, hung = 0;
-  OrderedJson hello;  // of a Lockstep server; null: of another build
+                   pauses = 0, resumes = 0, hung = 0, rollouts = 0;  // rollouts: requests of several samples
+  OrderedJson hello;                                                 // of a Lockstep server; null: of another build
   std::string base_sum = "a";
 
  private:
@@ -162,10 +162,12 @@ class FakeEngine {
     }
     if (request.path == "/weight_checker" && body.value("action", "") == "checksum")
       return say(reply, 200, {{"checksums", {{"base", base_sum}, {"weights", weights()}, {"packed", kSumOfNothing}}}});
-    if (request.path == "/weights_checker" && kind_ == EngineKind::sglang && body.value("action", "") == "checksum")
-      return say(reply, 200,
-                 {{"success", true},
-                  {"ranks", OrderedJson::array({{{"checksums", {{"base", base_sum}, {"packed", kSumOfNothing}}}}})}});
+    if (request.path == "/weights_checker" && kind_ == EngineKind::sglang) {
+      OrderedJson rank, ranks = OrderedJson::array();
+      rank["checksums"] = {{"base", base_sum}, {"packed", kSumOfNothing}};
+      ranks.push_back(rank);
+      return say(reply, 200, {{"success", true}, {"ranks", ranks}});
+    }
     if (request.path == "/collective_rpc" && kind_ == EngineKind::vllm) {
       if (body.value("method", "") != "reload_weights") return refuse(reply, 500, "no such method");
       return load_weights(body["kwargs"]["weights_path"], reply);
@@ -310,6 +312,7 @@ class FakeEngine {
                             : kind_ == EngineKind::sglang ? "input_ids"
                                                           : "token_ids";
     const auto prompt = body[key].get<std::vector<int32_t>>();
+    if (sampling.value("n", 1) > 1) ++rollouts;
     std::vector<Drawn> samples;
     OrderedJson how = sampling;
     if (logprobs_mode == "raw_logprobs") how["fake_logprobs_mode"] = "raw";

@@ -59,6 +59,7 @@ TEST_F(RolloutCopy, HasOneRankScaleOneAndTheSameUpdates) {
   const lora::LoraConfig config{.rank = 2,
                                 .alpha = 8,
                                 .use_rslora = true,
+                                .type = lora::LoraType::canonical,
                                 .target_modules = {"q_proj", "down_proj", "gate_proj"},
                                 .rank_pattern = {{"q_proj", 5}},
                                 .alpha_pattern = {{"down_proj", 3}}};
@@ -85,6 +86,7 @@ TEST_F(RolloutCopy, ExactIsEveryByte) {
   const lora::AdapterVersion version = adapter({.rank = 2,
                                                 .alpha = 8,
                                                 .use_rslora = true,
+                                                .type = lora::LoraType::canonical,
                                                 .target_modules = {"q_proj", "o_proj"},
                                                 .rank_pattern = {{"q_proj", 3}}});
   write_rollout_copy(path("exact"), version, {.exact = true}, stream_);

@@ -76,6 +76,7 @@ std::optional<size_t> RemoteSampler::least_loaded(const Open& open) const {
 }
 
 void RemoteSampler::dispatch() {
+  if (fleet_.stopping()) return;  // versions may be held that no server has
   const Clock::time_point now = Clock::now();
   for (auto next = open_.begin(); next != open_.end();) {
     const auto one = next++;  // sending may end it
