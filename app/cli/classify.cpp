@@ -273,7 +273,11 @@ class Classifier {
     std::vector<std::string> parts;
     if (!unknown_.empty()) parts.push_back(fmt::format("unknown: {}", fmt::join(unknown_, ", ")));
     std::vector<std::string> hooks, others;
-    for (const std::string& name : later_) (is_python_hook(name) ? hooks : others).push_back(name);
+    for (const std::string& name : later_)
+      if (is_python_hook(name))
+        hooks.push_back(name.substr(0, name.find(' ')));
+      else
+        others.push_back(name);
     if (!others.empty()) parts.push_back(fmt::format("not available yet: {}", fmt::join(others, ", ")));
     if (!hooks.empty()) parts.push_back(fmt::format("Python is not run for: {}", fmt::join(hooks, ", ")));
     if (parts.empty()) return;

@@ -101,10 +101,10 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 
 TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
-      "--use-critic --session-server --custom-generate-function-path a.b --num-experts 8 --train-backend fsdp "
+      "--use-critic --session-server --custom-generate-function-path a.b --num-experts 8 "
       "--loss-type custom_loss --sglang-quantization "
       "fp8",
-      {"not available yet: --use-critic, --session-server, --num-experts, --train-backend fsdp, "
+      {"not available yet: --use-critic, --session-server, --num-experts, "
        "--loss-type custom_loss, "
        "--sglang-quantization fp8; Python is not run for: "
        "--custom-generate-function-path"});

@@ -265,7 +265,7 @@ TEST(Distillation, LossesThatFlowBringTheStudentToTheTeacher) {
       losses.push_back(train::train_step(world.trainer, datums, loss, 3e-3, {}).metrics.distillation);
     }
     EXPECT_GT(losses.front(), 1e-3);
-    EXPECT_LT(losses.back(), 0.2 * losses.front()) << losses.front();
+    EXPECT_LT(losses.back(), 0.5 * losses.front()) << losses.front();
   }
 }
 
