@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "rollout/remote/engine_kind.h"
 
 namespace lockstep::cli {
 
