@@ -12,7 +12,7 @@ run() {  # RANKS COMMAND...
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for ranks in 2 3; do
-  MPI_TEST_PORT=$((21000 + ($$ + ranks) % 9000)) run "$ranks" -x MPI_TEST_PORT "$build/mpi_test" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  MPI_TEST_PORT=$((21000 + ($$ + ranks) % 9000)) run "$ranks" -x MPI_TEST_PORT "$build/mpi_test" --gtest_color=no > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   echo "verbs over MPI, $ranks ranks: $(grep -c '^\[  PASSED  \]' "$work/log") processes passed"
 done
 
