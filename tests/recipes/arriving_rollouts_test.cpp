@@ -132,6 +132,7 @@ TEST_F(Arrival, SamplesUnderWayGoOnWithNewVersions) {
 TEST_F(Arrival, AResumedRunGoesOnWithWhatWasThere) {
   RlOptions options = arriving("run");
   options.num_rollout = 3;
+  options.checks.equal_logprobs = false;  // the versions that drew before the checkpoint are not there any more
   run_rl(options, control_);
   const checkpoint::LoadedCheckpoint saved(options.save.save, 3);
   const Json& arrivals = saved.state().parts.at("arrivals").json;
@@ -222,10 +223,16 @@ TEST_F(Arrival, TokensOfEarlierRolloutsCanBeMasked) {
 }
 
 TEST_F(Arrival, PartialRolloutsResumeBitForBit) {
-  run_rl(partial("whole"), control_);
+  // The versions that drew before the checkpoint are not there any more, so nothing is compared with them.
+  const auto unchecked = [this](const std::string& name) {
+    RlOptions options = partial(name);
+    options.checks.equal_logprobs = false;
+    return options;
+  };
+  run_rl(unchecked("whole"), control_);
   for (const int64_t first : {1, 3}) {
     const std::string name = "part" + std::to_string(first);
-    RlOptions options = partial(name);
+    RlOptions options = unchecked(name);
     options.num_rollout = first;
     run_rl(options, control_);
     options.num_rollout = 6;
@@ -236,10 +243,10 @@ TEST_F(Arrival, PartialRolloutsResumeBitForBit) {
   }
   int questions = 0;
   control_.interrupted = [&] { return ++questions < 0; };
-  run_rl(partial("counted"), control_);
+  run_rl(unchecked("counted"), control_);
   for (int at = questions / 5; at < questions; at += questions / 5) {
     const std::string name = "interrupted" + std::to_string(at);
-    RlOptions options = partial(name);
+    RlOptions options = unchecked(name);
     options.save.save_interval = 4;  // most are saved because of the interrupt
     int asked = 0;
     control_.interrupted = [&] { return ++asked > at; };
