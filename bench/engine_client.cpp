@@ -92,7 +92,7 @@ OrderedJson measure(const Options& options, const std::string& address) {
         prompt.tokens.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(options.vocabulary)));
     }
     const rollout::GroupParams params{
-        .sampling = {.temperature = 1, .min_tokens = options.output_len, .max_tokens = options.output_len}, .n = 1};
+        .sampling = {.temperature = 1, .max_tokens = options.output_len, .min_tokens = options.output_len}, .n = 1};
     const double cpu = cpu_seconds();
     const auto begin = std::chrono::steady_clock::now();
     int64_t tokens = 0;
