@@ -37,15 +37,16 @@ double cpu_seconds() {
 
 // Writes its address into the pipe and answers until it is killed.
 [[noreturn]] void serve(const Options& options, int pipe) {
-  testing::FakeEngine server(rollout::parse_engine_kind(options.engine),
-                             [&options](const std::string&, const std::vector<int32_t>&, int64_t, const OrderedJson&) {
-                               testing::FakeEngine::Drawn drawn;
-                               for (int t = 0; t < options.output_len; ++t) {
-                                 drawn.tokens.push_back(100'000 + t);
-                                 drawn.logprobs.push_back(-0.123456789F * static_cast<float>(t + 1));
-                               }
-                               return drawn;
-                             });
+  lockstep::testing::FakeEngine server(
+      rollout::parse_engine_kind(options.engine),
+      [&options](const std::string&, const std::vector<int32_t>&, int64_t, const OrderedJson&) {
+        lockstep::testing::FakeEngine::Drawn drawn;
+        for (int t = 0; t < options.output_len; ++t) {
+          drawn.tokens.push_back(100'000 + t);
+          drawn.logprobs.push_back(-0.123456789F * static_cast<float>(t + 1));
+        }
+        return drawn;
+      });
   server.token_ms = options.token_ms;
   const std::string address = server.address().text();
   if (::write(pipe, address.data(), address.size()) != static_cast<ssize_t>(address.size())) _exit(1);
@@ -91,7 +92,7 @@ OrderedJson measure(const Options& options, const std::string& address) {
         prompt.tokens.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(options.vocabulary)));
     }
     const rollout::GroupParams params{
-        .sampling = {.temperature = 1, .min_tokens = options.output_len, .max_tokens = options.output_len}, .n = 1};
+        .sampling = {.temperature = 1, .max_tokens = options.output_len, .min_tokens = options.output_len}, .n = 1};
     const double cpu = cpu_seconds();
     const auto begin = std::chrono::steady_clock::now();
     int64_t tokens = 0;
