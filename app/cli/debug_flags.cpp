@@ -51,7 +51,7 @@ void resolve_debug(const DebugForm& form, recipes::RlOptions& o, std::vector<std
   if (!form.dump_details.empty()) {
     const fs::Path directory = form.dump_details;
     debug.save_rollouts = (directory / "rollout_data" / "{rollout_id}.jsonl").string();
-    debug.save_training = (directory / "train_data" / "{rollout_id}_{rank}.jsonl").string();
+    if (!debug.rollout_only) debug.save_training = (directory / "train_data" / "{rollout_id}_{rank}.jsonl").string();
   }
   recipes::check_debug_options(debug);
   note_text_files("--save-debug-rollout-data", debug.save_rollouts, notes);

@@ -132,6 +132,11 @@ void check_debug_options(const DebugOptions& options) {
     throw ConfigError({.what = "a run that samples nothing needs rollouts to train on",
                        .where = "DebugOptions::load_rollouts",
                        .attempt = "save some with DebugOptions::save_rollouts first"});
+  if (options.rollout_only && !options.save_training.empty())
+    throw ConfigError({.what = "a run that trains nothing gives the trainer nothing that could be saved",
+                       .where = "DebugOptions::save_training",
+                       .got = "DebugOptions::rollout_only, too",
+                       .attempt = "DebugOptions::save_rollouts"});
   for (const std::string* path : {&options.save_rollouts, &options.load_rollouts, &options.save_training})
     debug_path(*path, 0, 0);
 }

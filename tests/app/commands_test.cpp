@@ -87,7 +87,7 @@ TEST(Sft, LaunchScriptsOfSupervisedRuns) {
   EXPECT_EQ(command.options.rollout_batch_size, 128);
   EXPECT_EQ(command.shape.size(), 1u);
   sft_rejects("--loss-type policy_loss", {"not available yet: --loss-type policy_loss"});
-  sft_rejects("--rollout-function-path my.own", {"not available yet: --rollout-function-path my.own"});
+  sft_rejects("--rollout-function-path my.own", {"Python is not run for: --rollout-function-path"});
   sft_rejects("--rollout-temperature 1", {"unknown: --rollout-temperature (a flag of `lockstep train`)"});
 }
 

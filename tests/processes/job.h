@@ -119,7 +119,8 @@ class Job : public ::testing::Test {
     for (std::string line; std::getline(text, line);) {
       Json json = Json::parse(line, nullptr, false);
       if (json.is_discarded()) continue;
-      for (const char* key : {"tokens_per_s", "train_ms", "rollout_ms", "reward_ms", "publish_ms", "memory_bytes"})
+      for (const char* key :
+           {"tokens_per_s", "train_ms", "rollout_ms", "reward_ms", "publish_ms", "memory_bytes", "gpu_memory_bytes"})
         json.erase(key);  // no two runs share these
       lines.push_back(std::move(json));
     }

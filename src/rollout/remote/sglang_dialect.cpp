@@ -108,9 +108,11 @@ class SglangDialect : public Dialect {
   }
   std::map<std::string, std::string> read_checksums(const std::string& body) const override {
     std::map<std::string, std::string> all;
-    for (const Json& rank : parse_json(body, "/weights_checker").at("ranks")) {
-      const std::string number = std::to_string(all.size());
-      for (const auto& [name, sum] : rank.at("checksums").items()) all[number + ":" + name] = sum.get<std::string>();
+    const Json json = parse_json(body, "/weights_checker");
+    int number = 0;
+    for (const Json& rank : json.at("ranks")) {
+      const std::string before = std::to_string(number++) + ":";
+      for (const auto& [name, sum] : rank.at("checksums").items()) all[before + name] = sum.get<std::string>();
     }
     return all;
   }
