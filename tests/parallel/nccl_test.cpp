@@ -188,7 +188,7 @@ TEST_F(Nccl, ItsErrorsAreOursAndEndTheJob) {
   EXPECT_EQ(get("aborted"), 2);
 }
 
-TEST_F(Nccl, TheOneOfThisMachineIsUnderstood) {
+TEST(NcclLibrary, TheOneOfThisMachineIsUnderstood) {
   nccl::Library library{};
   try {
     library = nccl::load();
