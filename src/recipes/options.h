@@ -200,7 +200,8 @@ struct RolloutEngineOptions {
   rollout::OnVersionChange on_version_change = rollout::OnVersionChange::cut;  // where weights are delivered
   bool force = false;  // weight_files also to servers whose base is quantized: they quantize it again
   // Servers whose log-probs are of another distribution than rollouts are drawn from, too (those before a temperature
-  // other than 1, those after top-p): training computes the policy's and never reads the servers'. Not with corrections.
+  // other than 1, those after top-p): training computes the policy's and never reads the servers'. Not with
+  // corrections.
   bool policy_logprobs_only = false;
   std::string adapter_name = "lockstep";  // what servers call the adapter begins so
   // Where versions are written for servers to read; empty: below SaveOptions::save, else in the temporary directory.
@@ -242,7 +243,7 @@ struct RlOptions {
   StalenessRule staleness;            // beyond synchronous: rollouts are sampled while earlier ones are trained on
   AsyncOptions async;                 // instead of a rule
   PartialOptions partial;             // in turn only
-  int sampling_multiprocessors = 0;  // of a GPU: left to sampling where it overlaps with training
+  int sampling_multiprocessors = 0;   // of a GPU: left to sampling where it overlaps with training
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
   rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;

@@ -6,9 +6,7 @@ namespace lockstep::service {
 
 OrderedJson hello(const load::Base& base, const std::string& build) {
   const Stream& stream = *base.stream;
-  return {{"build", build},
-          {"base", base.fingerprint},
-          {"device", device_model(stream.device())}};
+  return {{"build", build}, {"base", base.fingerprint}, {"device", device_model(stream.device())}};
 }
 
 }  // namespace lockstep::service

@@ -155,10 +155,7 @@ Engine::Engine(std::shared_ptr<const model::Model> model, EngineOptions options,
 Engine::~Engine() = default;
 
 Capabilities Engine::capabilities() const {
-  return {.exact_logprobs = true,
-          .logprobs = LogprobKind::tempered,
-          .follow = true,
-          .prompt_logprobs = true};
+  return {.exact_logprobs = true, .logprobs = LogprobKind::tempered, .follow = true, .prompt_logprobs = true};
 }
 
 void Engine::set_base(std::shared_ptr<const model::Model> model) {
