@@ -3,7 +3,7 @@
 namespace lockstep::cli {
 
 namespace {
-constexpr double kMostDevices = 4096;
+constexpr double kMaxDevices = 4096;
 }
 
 std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
@@ -16,11 +16,11 @@ std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
                    .set = [&training, by](const std::string&, const Values&) { training.balance = by; }};
   };
   return {
-      {"--actor-num-nodes", "N", number(ranks.hosts, 1, kMostDevices), "hosts that train (1)"},
-      {"--actor-num-gpus-per-node", "N", number(ranks.devices_per_host, 1, kMostDevices),
+      {"--actor-num-nodes", "N", number(ranks.hosts, 1, kMaxDevices), "hosts that train (1)"},
+      {"--actor-num-gpus-per-node", "N", number(ranks.devices_per_host, 1, kMaxDevices),
        "GPUs of each host that train, a process for each (1); with --device cpu: processes. Without a launcher the "
        "ranks of one host are started by this command"},
-      {"--num-gpus-per-node", "N", number(ranks.devices_of_host, 1, kMostDevices),
+      {"--num-gpus-per-node", "N", number(ranks.devices_of_host, 1, kMaxDevices),
        "GPUs that a host has: no more may be asked of it"},
       {"--ranks-per-gpu", "N", number(ranks.ranks_per_device, 1, 64),
        "processes that share a GPU, each with a part of its memory: a layout is tried on fewer GPUs, with its bits"},
@@ -43,7 +43,7 @@ std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
 
 std::vector<Flag> engine_layout_flags(recipes::TrainingOptions& training) {
   return {{"--colocate", "", toggle(training.ranks.colocate), "each rank's engine shares its device and base (always)"},
-          {"--rollout-num-gpus", "N", number(training.ranks.engine_devices, 1, kMostDevices),
+          {"--rollout-num-gpus", "N", number(training.ranks.engine_devices, 1, kMaxDevices),
            "GPUs of engines; with --colocate those of training, whatever N is"}};
 }
 

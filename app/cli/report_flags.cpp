@@ -9,7 +9,7 @@ namespace lockstep::cli {
 
 namespace {
 
-constexpr size_t kMostRuns = 64;
+constexpr size_t kMaxRuns = 64;
 
 struct DashboardForm {
   server::DashboardOptions options;
@@ -101,7 +101,7 @@ std::optional<server::DashboardOptions> resolve_dashboard(const ReportForm& form
 server::DashboardOptions parse_dashboard(const Values& args) {
   DashboardForm form;
   const FlagSet flags = dashboard_flags(form);
-  Classified given = parse_flags(args, flags, {}, kMostRuns);
+  Classified given = parse_flags(args, flags, {}, kMaxRuns);
   if (given.positionals.empty())
     throw ConfigError({.what = "dashboard needs the directory of a run", .attempt = "lockstep dashboard run"});
   form.options.runs = std::move(given.positionals);

@@ -58,7 +58,7 @@ Json pending_samples_json(const std::map<rl::SampleKey, rl::GradedSample>& sampl
 }
 
 void restore_pending_samples(const Json& json, const std::string& where, rl::GradedSamples& samples) {
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<uint32_t>::max();
   if (!json.is_array()) throw FormatError({.what = "pending samples are no list", .where = where});
   for (const Json& entry : json) {
     const JsonObject object(entry, where);
@@ -75,7 +75,7 @@ void restore_pending_samples(const Json& json, const std::string& where, rl::Gra
             .parts = score_parts(object),
             .failure = object.string("failure", "")}};
     const size_t size = graded.sample.tokens.size();
-    if (rollout < 0 || rollout > kMost || row < 0 || row > kMost || graded.sample.logprobs.size() != size ||
+    if (rollout < 0 || rollout > kMax || row < 0 || row > kMax || graded.sample.logprobs.size() != size ||
         graded.sample.versions.size() != size)
       throw FormatError({.what = "a pending sample has impossible numbers", .where = where, .got = json_text(entry)});
     samples.add({.rollout = static_cast<uint32_t>(rollout),

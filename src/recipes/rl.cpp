@@ -43,10 +43,10 @@ namespace {
 
 // Versions that are held so that log-probs of samples that several versions drew can be compared with theirs.
 std::optional<int64_t> versions_in_samples(const RlOptions& options) {
-  constexpr int64_t kUnbounded = 8, kMost = 64;
+  constexpr int64_t kUnbounded = 8, kMax = 64;
   if (options.async.on) return options.async.max_staleness.value_or(kUnbounded) + 2;
   if (!options.partial.on) return std::nullopt;
-  return std::min(kMost, options.sampling.max_tokens / options.partial.tokens + 4);
+  return std::min(kMax, options.sampling.max_tokens / options.partial.tokens + 4);
 }
 
 std::unique_ptr<rl::Reward> run_reward(const RlOptions& options) {

@@ -1,16 +1,17 @@
 // Whether servers generate with the adapter that they were given: nothing stale, nothing dropped.
 //
 // A server's log-probs of its samples are compared with those of our own model, whose forward is the trainer's.
-//   at its arrival  those of the base must be ours, as far as another program's can be (`noise` is what is left), at
-//   the
-//                   rollouts' temperature and not at 1. Then every target module in turn gets a large known B, alone:
-//                   the server must follow, so the path, alpha and that module reach the model.
-//                   Weights replace a server's base, which is therefore not looked at: one probe with every module
-//                   comes first, and then the newest version, if the run has one. A server that arrives in the middle
-//                   of a run must be nearer to the newest version than to the base and to the version before it.
-//   at each sync    the server must be nearer to the new version than to the one before (the first: than to the base).
-//                   Where the trainer's two versions differ by less than kTimesNoise times the noise, that says
-//                   nothing: inconclusive, counted, and the next is compared with the last version that was not.
+//
+// When a server arrives: its log-probs of the base must be ours, as far as another program's can be (`noise` is the
+// difference that is left), at the temperature of the rollouts and not at 1. Then every target module in turn gets an
+// adapter with a large known B, alone. The server must follow, which proves that the path, alpha and that module reach
+// its model. Weights replace a server's base, which is therefore not looked at: one probe with every module comes
+// first, and then the newest version, if the run has one. A server that arrives in the middle of a run must be nearer
+// to the newest version than to the base and to the version before it.
+//
+// At each sync: the server must be nearer to the new version than to the one before (the first: than to the base).
+// Where the trainer's two versions differ by less than kTimesNoise times the noise, that says nothing: it counts as
+// inconclusive, and the next version is compared with the last one that was conclusive.
 #pragma once
 
 #include <map>

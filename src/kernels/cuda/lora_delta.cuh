@@ -348,8 +348,8 @@ struct DeltaShape {
 // Lets `kernel` have as much as any shape takes; delta_shape stays below shared_limit().
 template <auto kKernel>
 void allow_delta_shared() {
-  constexpr size_t kMost = size_t{200} << 10;
-  allow_shared<kKernel>(std::min(kMost, device_shared_limit()));
+  constexpr size_t kMaxBytes = size_t{200} << 10;
+  allow_shared<kKernel>(std::min(kMaxBytes, device_shared_limit()));
 }
 inline constexpr int64_t kFewDeltaRows = 128;
 

@@ -51,10 +51,10 @@ T read_head(const Frame& frame) {
 
 // Texts of a report that fit a message whatever they say.
 Report trimmed(Report report) {
-  constexpr size_t kMost = 16 << 10;
+  constexpr size_t kMaxBytes = 16 << 10;
   Fault& fault = report.fault;
   for (std::string* text : {&fault.what, &fault.where, &fault.got, &fault.wanted, &fault.attempt})
-    if (text->size() > kMost) text->resize(kMost);
+    if (text->size() > kMaxBytes) text->resize(kMaxBytes);
   return report;
 }
 

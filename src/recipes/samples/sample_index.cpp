@@ -12,7 +12,7 @@ namespace lockstep::recipes {
 namespace {
 
 constexpr std::string_view kPieceEnd = ".jsonl.zst";
-constexpr size_t kMostText = size_t{256} << 20;
+constexpr size_t kMaxText = size_t{256} << 20;
 
 void append_column(std::string& out, std::string_view key, size_t size, const auto& append) {
   fmt::format_to(std::back_inserter(out), ",\"{}\":[", key);
@@ -116,7 +116,7 @@ std::string read_sample_group(const fs::Path& directory, const SampleGroup& grou
       [&]() -> std::string_view { return std::exchange(given, true) ? std::string_view() : std::string_view(frame); },
       where,
       [&](std::string_view part) {
-        if (text.size() + part.size() > kMostText)
+        if (text.size() + part.size() > kMaxText)
           throw FormatError({.what = "a group of samples is too large", .where = where, .wanted = "at most 256 MiB"});
         text += part;
       });

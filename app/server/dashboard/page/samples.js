@@ -1,7 +1,7 @@
 // The sample browser: a list of groups that is drawn only where it is seen, and the answers of one group side by side.
 import { askJson, short, make } from "/data.js";
 
-const kRow = 30, kPage = 200, kMostTokens = 3000;
+const kRow = 30, kPage = 200, kMaxTokens = 3000;
 const $ = (id) => document.getElementById(id);
 
 let runs = [], pages = new Map(), total = 0, epoch = -1, selected = 0, asked = 0, open = null;
@@ -152,7 +152,7 @@ function textOf(sample, colouring) {
     text.append(sample.response);
     return text;
   }
-  const shown = Math.min(kMostTokens, sample.pieces.length);
+  const shown = Math.min(kMaxTokens, sample.pieces.length);
   text.append(tokenSpans(sample, 0, shown, colouring));
   if (shown < sample.pieces.length) {
     const more = make("button", {}, `${sample.pieces.length - shown} more tokens`);

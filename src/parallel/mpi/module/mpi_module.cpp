@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr size_t kMost = size_t{1} << 30;  // MPI counts in int
+constexpr size_t kMaxBytes = size_t{1} << 30;  // MPI counts in int
 std::vector<MPI_Request> under_way;
 
 int start(int* rank, int* size) {
@@ -26,9 +26,9 @@ int start(int* rank, int* size) {
 
 // Both ends cut a long piece at the same places, and messages between two ranks keep their order.
 int receive(void* to, size_t bytes, int peer) {
-  for (size_t done = 0; done < bytes; done += kMost) {
+  for (size_t done = 0; done < bytes; done += kMaxBytes) {
     MPI_Request request = MPI_REQUEST_NULL;
-    const int count = static_cast<int>(std::min(kMost, bytes - done));
+    const int count = static_cast<int>(std::min(kMaxBytes, bytes - done));
     if (const int result = MPI_Irecv(static_cast<char*>(to) + done, count, MPI_BYTE, peer, 0, MPI_COMM_WORLD, &request))
       return result;
     under_way.push_back(request);
@@ -37,9 +37,9 @@ int receive(void* to, size_t bytes, int peer) {
 }
 
 int send(const void* from, size_t bytes, int peer) {
-  for (size_t done = 0; done < bytes; done += kMost) {
+  for (size_t done = 0; done < bytes; done += kMaxBytes) {
     MPI_Request request = MPI_REQUEST_NULL;
-    const int count = static_cast<int>(std::min(kMost, bytes - done));
+    const int count = static_cast<int>(std::min(kMaxBytes, bytes - done));
     if (const int result =
             MPI_Isend(static_cast<const char*>(from) + done, count, MPI_BYTE, peer, 0, MPI_COMM_WORLD, &request))
       return result;
