@@ -110,10 +110,7 @@ void ArrivingRollouts::restore() {
     rl::GradedSamples samples;
     restore_pending_samples(entry.at("samples"), where, samples);
     rl::FinishedGroup group{.request = request(of), .samples = {}};
-    for (auto& [key, sample] : samples.all()) {
-      group.samples.push_back(sample);
-      group.samples.back().sample.index = key.sample;
-    }
+    for (auto& [key, sample] : samples.all()) group.samples.push_back(sample);
     if (static_cast<int64_t>(group.samples.size()) != options_.n_samples)
       throw FormatError({.what = "a finished group lacks samples", .where = where});
     ready_.push_back(std::move(group));
@@ -187,7 +184,6 @@ std::vector<ArrivingRollouts::Submission> ArrivingRollouts::due() {
 }
 
 void ArrivingRollouts::accept(rl::FinishedGroup group) {
-  std::erase_if(running_, [&](const Submission& other) { return other.number == group.request.number; });
   const std::vector<rl::Trajectory> trajectories = rl::trajectories_of(group, 0, {});
   const rl::GatePlan& gates = sampling_.gates();
   const auto unknown = std::ranges::find_if(group.samples, [](const auto& sample) { return !sample.score.value; });
@@ -195,6 +191,8 @@ void ArrivingRollouts::accept(rl::FinishedGroup group) {
     throw DataError({.what = "a sample's reward is unknown",
                      .where = "group " + std::to_string(group.request.number) + ": " + unknown->score.failure,
                      .attempt = "mend the reward, or leave out such samples (RlOptions::on_reward_failure)"});
+  // Only now: until here a checkpoint draws the group again.
+  std::erase_if(running_, [&](const Submission& other) { return other.number == group.request.number; });
   if ((gates.need_spread && !rl::has_spread(trajectories)) || (gates.need_rewards && unknown != group.samples.end()))
     ++rejected_;
   else
@@ -232,9 +230,11 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
   pausing_ = false;
-  drop_stale();
   changed_.notify_all();
-  wait(lock, rollout, [this] { return static_cast<int64_t>(ready_.size()) >= batch_ || failure_; });
+  wait(lock, rollout, [this] {
+    drop_stale();  // groups that began early may finish while others are waited for
+    return static_cast<int64_t>(ready_.size()) >= batch_ || failure_;
+  });
   if (static_cast<int64_t>(ready_.size()) < batch_) std::rethrow_exception(failure_);
   followed_ = 0;
   for (int64_t group = 0; group < batch_; ++group) {

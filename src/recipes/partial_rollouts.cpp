@@ -192,6 +192,12 @@ void PartialRollouts::grade(const rl::Watch& watch) {
   const auto n = static_cast<size_t>(options_.n_samples);
   const std::vector<rl::Score> scores =
       rl::grade_all(parts_.reward, std::move(samples), n, [&](size_t) { watch.stop_if_interrupted(); });
+  // Before the groups count as graded: a checkpoint then has them graded again, by a reward that was mended.
+  const auto unknown = std::ranges::find_if(scores, [](const rl::Score& score) { return !score.value; });
+  if (unknown != scores.end() && options_.on_reward_failure == rl::RewardFailure::stop)
+    throw DataError({.what = "a sample's reward is unknown",
+                     .where = unknown->failure,
+                     .attempt = "mend the reward, or leave out such samples (RlOptions::on_reward_failure)"});
   for (size_t k = 0; k < finished.size(); ++k) {
     Group& group = groups_[finished[k]];
     for (size_t i = 0; i < n; ++i) group.samples[i].score = scores[k * n + i];
@@ -201,10 +207,6 @@ void PartialRollouts::grade(const rl::Watch& watch) {
   dropped_ += static_cast<int64_t>(std::erase_if(groups_, [&](const Group& group) {
     if (!group.graded) return false;
     const bool known = std::ranges::all_of(group.samples, [](const auto& one) { return one.score.value.has_value(); });
-    if (!known && options_.on_reward_failure == rl::RewardFailure::stop)
-      throw DataError({.what = "a sample's reward is unknown",
-                       .where = fmt::format("prompt {}", group.prompt),
-                       .attempt = "mend the reward, or leave out such samples (RlOptions::on_reward_failure)"});
     return (gates.need_spread && !rl::has_spread(trajectories(group, 0))) || (gates.need_rewards && !known);
   }));
 }

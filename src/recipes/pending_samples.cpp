@@ -74,14 +74,14 @@ void restore_pending_samples(const Json& json, const std::string& where, rl::Gra
             .value = object.has("reward") ? std::optional(static_cast<float>(object.number("reward"))) : std::nullopt,
             .parts = score_parts(object),
             .failure = object.string("failure", "")}};
+    graded.sample.index = object.integer("sample");
     const size_t size = graded.sample.tokens.size();
     if (rollout < 0 || rollout > kMax || row < 0 || row > kMax || graded.sample.logprobs.size() != size ||
         graded.sample.versions.size() != size)
       throw FormatError({.what = "a pending sample has impossible numbers", .where = where, .got = json_text(entry)});
-    samples.add({.rollout = static_cast<uint32_t>(rollout),
-                 .row = static_cast<uint32_t>(row),
-                 .sample = object.integer("sample")},
-                std::move(graded));
+    samples.add(
+        {.rollout = static_cast<uint32_t>(rollout), .row = static_cast<uint32_t>(row), .sample = graded.sample.index},
+        std::move(graded));
   }
 }
 

@@ -44,6 +44,7 @@ TEST(PendingSamples, ReadBackBitForBit) {
   const Json json = Json::parse(json_text(pending_samples_json(samples.all())));
   restore_pending_samples(json, "file", back);
   EXPECT_EQ(pending_samples_json(back.all()), pending_samples_json(samples.all()));
+  for (const auto& [key, sample] : back.all()) EXPECT_EQ(sample.sample.index, key.sample);
   const auto all = back.all();
   const rl::GradedSample& first = all.begin()->second;
   EXPECT_EQ(first.sample.logprobs, (std::vector<float>{-0.1f, -1e-30f}));
