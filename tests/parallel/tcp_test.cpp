@@ -177,16 +177,12 @@ tcp::Socket say_hello_as_rank_1(uint16_t port, int size) {
   return socket;
 }
 
-TEST(Tcp, ARankThatHasComeAndGoneEndsTheMeetingForAll) {
+TEST(Tcp, ARankThatHasComeAndGoneEndsTheMeeting) {
   const auto begin = std::chrono::steady_clock::now();
   RankZero zero(4);
-  std::string other;
-  std::thread rank_2([&] { other = thrown_by([&] { connect(tcp_connection(2, 4, zero.port)); }); });
   say_hello_as_rank_1(zero.port, 4).close();
-  const std::string error = zero.result();
-  rank_2.join();
-  EXPECT_TRUE(starts_with(error, "PeerFailed 1: rank 1 failed: its process ended before all ranks of the job had met"));
-  EXPECT_TRUE(starts_with(other, "PeerFailed 1: rank 0 failed: ")) << "rank 2 waits for rank 3 for ever";
+  EXPECT_TRUE(
+      starts_with(zero.result(), "PeerFailed 1: rank 1 failed: its process ended before all ranks of the job had met"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s) << "not by the deadline of the meeting";
 }
 
