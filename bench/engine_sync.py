@@ -34,9 +34,11 @@ def train(options, save, *more):
 def trl_syncs(options, address, folder):
     """Milliseconds of each, and of its parts."""
     import torch
+    from accelerate import PartialState
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
     from trl.experimental.async_grpo.vllm_client import VLLMClient
+    PartialState(cpu=True)  # TRL's logger wants it
     base = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     model = get_peft_model(base, LoraConfig(r=options.rank, lora_alpha=options.rank, target_modules=TARGETS, init_lora_weights=False))
     client = VLLMClient(f"http://{address}")

@@ -25,7 +25,7 @@ def processor_seconds(lockstep, rollouts, flags):
     folder = pathlib.Path(tempfile.mkdtemp())
     command = [lockstep, "train", "--hf-checkpoint", ROOT / "models/arith", "--prompt-data", ROOT / "models/arith/train.jsonl", "--input-key", "prompt",
                "--label-key", "label", "--rm-type", "number", "--rollout-batch-size", 16, "--n-samples-per-prompt", 8,
-               "--rollout-max-response-len", 16, "--lora-rank", 8, "--target-modules", "all-linear", "--lr", "1e-3", "--threads", 2,
+               "--rollout-max-response-len", 16, "--lora-rank", 8, "--target-modules", "all-linear", "--lr", "1e-3", "--threads", 1,
                "--save", folder / "run", "--num-rollout", rollouts, *flags]
     try:
         process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
