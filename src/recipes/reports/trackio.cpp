@@ -8,6 +8,7 @@
 
 #include "core/fs.h"
 #include "core/hash.h"
+#include "core/new_file.h"
 #include "recipes/reports/report.h"
 
 namespace lockstep::recipes {
@@ -56,10 +57,19 @@ class Trackio : public Report {
                              {"log_id", hash.hex().substr(0, 32)}};
     fs::Path file = directory_ / fmt::format("{:08}.jsonl", next_++);
     while (fs::exists(file)) file = directory_ / fmt::format("{:08}.jsonl", next_++);
-    fs::write_file_atomic(file, json_text(record) + "\n");
+    write(file, json_text(record) + "\n");
   }
 
  private:
+  // Whole under its name, so that trackio never imports a part. Not synced: metrics.jsonl has the same numbers, and a
+  // wait for the disk at each step would cost more than all other reports.
+  static void write(const fs::Path& file, const std::string& line) {
+    const fs::Path unfinished = file.string() + ".unfinished";
+    std::filesystem::remove(unfinished);  // of a run that was killed
+    fs::write_new_file(unfinished, [&](fs::NewFile& out) { out.append(line); });
+    std::filesystem::rename(unfinished, file);
+  }
+
   const fs::Path directory_;  // of this writer, which trackio removes when it is empty
   const std::string project_, id_, name_;
   OrderedJson config_;  // with the first record

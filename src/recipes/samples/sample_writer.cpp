@@ -41,7 +41,11 @@ SampleWriter::File SampleWriter::opened(const fs::Path& path) const {
 }
 
 void SampleWriter::append(std::FILE* file, const fs::Path& path, const std::string& bytes) const {
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size() || std::fflush(file) != 0) fail_writing(path);
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size()) fail_writing(path);
+}
+
+void SampleWriter::flush(std::FILE* file, const fs::Path& path) const {
+  if (std::fflush(file) != 0) fail_writing(path);
 }
 
 void SampleWriter::open() {
@@ -91,6 +95,7 @@ void SampleWriter::remove_strange_pieces() const {
 void SampleWriter::begin_piece() {
   const bool full = piece_bytes_ >= kPieceBytes || piece_samples_ >= std::max<int64_t>(1, keep_ / 8);
   if (file_ && !full) return;
+  if (file_) flush(file_.get(), path_of(piece_));
   if (piece_ == 0 || full) {
     ++piece_;
     piece_bytes_ = piece_samples_ = 0;
@@ -135,7 +140,9 @@ void SampleWriter::write(std::vector<Group> groups) {
     lines += index_line(group.entry) + "\n";
     groups_.push_back(std::move(group.entry));
   }
+  flush(file_.get(), path_of(piece_));
   append(index_.get(), directory_ / kSampleIndex, lines);
+  flush(index_.get(), directory_ / kSampleIndex);
   remove_old();
 }
 

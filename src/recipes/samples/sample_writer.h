@@ -39,6 +39,7 @@ class SampleWriter {
   void remove_strange_pieces() const;
   File opened(const fs::Path& path) const;
   void append(std::FILE* file, const fs::Path& path, const std::string& bytes) const;
+  void flush(std::FILE* file, const fs::Path& path) const;
   fs::Path path_of(int64_t piece) const { return directory_ / piece_name(piece); }
 
   const fs::Path directory_;
