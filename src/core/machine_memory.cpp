@@ -1,5 +1,7 @@
 #include "core/machine_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -79,7 +81,9 @@ int64_t available_memory(const fs::Path& root) {
 }
 
 int64_t resident_memory() {
-  return number_of("/proc/self/status", "VmRSS:").value_or(0) * 1024;
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace lockstep

@@ -7,16 +7,12 @@
 
 namespace lockstep::recipes {
 
-namespace {
-
-[[noreturn]] void fail_appending(const fs::Path& path) {
+void fail_appending(const fs::Path& path) {
   throw ResourceError({.what = "a report of the run cannot be written",
                        .where = path.string(),
                        .got = std::strerror(errno),
                        .attempt = "free disk space, or leave the report out"});
 }
-
-}  // namespace
 
 AppendFile::AppendFile(fs::Path path) : path_(std::move(path)) {
   fs::require_writable_directory(path_.parent_path());

@@ -9,6 +9,9 @@
 
 namespace lockstep::recipes {
 
+// Throws ResourceError with what errno says of the last write.
+[[noreturn]] void fail_appending(const fs::Path& path);
+
 class AppendFile {
  public:
   // Opens it, made if it is missing, its directories too. ResourceError with the path, as append().

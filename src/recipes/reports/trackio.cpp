@@ -5,10 +5,11 @@
 
 #include <cmath>
 #include <ctime>
+#include <fstream>
 
 #include "core/fs.h"
 #include "core/hash.h"
-#include "core/new_file.h"
+#include "recipes/reports/append_file.h"
 #include "recipes/reports/report.h"
 
 namespace lockstep::recipes {
@@ -63,10 +64,10 @@ class Trackio : public Report {
  private:
   // Whole under its name, so that trackio never imports a part. Not synced: metrics.jsonl has the same numbers, and a
   // wait for the disk at each step would cost more than all other reports.
-  static void write(const fs::Path& file, const std::string& line) {
-    const fs::Path unfinished = file.string() + ".unfinished";
-    std::filesystem::remove(unfinished);  // of a run that was killed
-    fs::write_new_file(unfinished, [&](fs::NewFile& out) { out.append(line); });
+  void write(const fs::Path& file, const std::string& line) const {
+    const fs::Path unfinished = directory_ / "unfinished";
+    std::filesystem::create_directories(directory_);
+    if (!(std::ofstream(unfinished, std::ios::trunc) << line).flush()) fail_appending(unfinished);
     std::filesystem::rename(unfinished, file);
   }
 
