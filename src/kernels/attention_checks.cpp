@@ -51,10 +51,10 @@ void require_followers(std::span<const AttentionSequence> sequences, const char*
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence &s = sequences[i], &leader = sequences[followed];
     if (s.first_position == 0) followed = i;
-    if (s.first_position == 0 || s.rows == 0) continue;
+    if (s.first_position == 0) continue;
     const auto shared = static_cast<size_t>(s.first_position / kKvBlock);
     const bool is_whole =
-        s.first_position % kKvBlock == 0 && s.first_position <= leader.rows && leader.first_position == 0;
+        s.rows > 0 && s.first_position % kKvBlock == 0 && s.first_position <= leader.rows && leader.first_position == 0;
     const bool is_alike = i == followed + 1 || s.first_position == sequences[followed + 1].first_position;
     if (!is_whole || !is_alike || !std::ranges::equal(s.blocks.first(shared), leader.blocks.first(shared)))
       throw ShapeError({.what = "gradients need whole sequences, or the one whose first positions a sequence shares",

@@ -111,33 +111,31 @@ class QueryTiles {
         first_head_(kv_head * (p.heads / p.kv_heads)),
         last_head_(first_head_ + p.heads / p.kv_heads - 1),
         reach_(p.window ? first + present - 1 + p.window - 1 : INT_MAX) {
-    if (p.sequences.followers && first < p.sequences.sequences[min(index_ + 1, last(p))].first_position)
-      last_index_ += p.sequences.followers[index_];
+    if (const int followers = p.sequences.followers ? p.sequences.followers[index_] : 0; followers > 0) {
+      const int shared = p.sequences.sequences[index_ + 1].first_position;  // the same for all of them
+      if (first < shared && shared <= reach_) last_index_ += followers;
+    }
     begin(first / kTile);
   }
 
   __device__ int first() const { return tile * kTile; }  // row of the tile in its sequence
   __device__ int position() const { return shift + first(); }
   __device__ int end_key() const { return shift ? shift : INT_MAX; }  // keys from here on are not seen
+  __device__ bool last() const { return tile == last_tile_ && head == last_head_ && index_ == last_index_; }
   __device__ bool done() const { return index_ > last_index_; }
   __device__ void advance(const Backward& p) {
     if (tile < last_tile_) {
       ++tile;
     } else if (head < last_head_) {
       ++head, tile = first_tile_;
-    } else {
-      // A window may end before the first query of a sequence that follows.
-      do {
-        if (++index_ > last_index_) return;
-        const DeviceSequence next = p.sequences.sequences[index_];
-        row_begin = next.row_begin, rows = next.rows, shift = next.first_position;
-      } while (rows == 0 || reach_ < shift);
+    } else if (++index_ <= last_index_) {
+      const DeviceSequence next = p.sequences.sequences[index_];
+      row_begin = next.row_begin, rows = next.rows, shift = next.first_position;
       begin(0);
     }
   }
 
  private:
-  __device__ static int last(const Backward& p) { return static_cast<int>(p.sequences.num_sequences) - 1; }
   __device__ void begin(int first_tile) {
     head = first_head_, tile = first_tile_ = first_tile;
     last_tile_ = min(rows - 1, reach_ - shift) / kTile;

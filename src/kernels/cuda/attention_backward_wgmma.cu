@@ -20,19 +20,21 @@ constexpr int kQueryLoading = 32, kQueryComputing = 160;
 template <int kDim>
 constexpr int kTileElements = kTileRows* kDim;
 
-// One work item of a CTA of the dk/dv kernel: a tile of keys and the queries that see them.
+// One work item of a CTA of the dk/dv kernel: tiles of keys.
 struct KeyWork {
   DeviceSequence sequence;
   int first, kv_head, present;  // kv_head is -1 after the last work item
-  QueryTiles<kTileRows> tiles;
 
   KeyWork() = default;
-  __device__ KeyWork(const Backward& p, const Tile& tile, int head)
+  __device__ KeyWork(const Tile& tile, int head)
       : sequence(tile.sequence),
         first(tile.first),
         kv_head(head),
-        present(min(sequence.rows - first, kKeyGroups * kTileRows)),
-        tiles(p, tile, first, present, head) {}
+        present(min(sequence.rows - first, kKeyGroups * kTileRows)) {}
+};
+// A stage's tile of queries, as the computing warpgroups see it: QueryTiles.
+struct StageQueries {
+  int position, end_key, last;
 };
 
 template <int kDim>
@@ -40,6 +42,7 @@ struct KeyShared {
   bf16 keys[kKeyGroups][kTileElements<kDim>], values[kKeyGroups][kTileElements<kDim>];
   bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
   float4 norm_delta[kStages][kTileRows / 2];  // for two rows each: norm, norm, delta, delta
+  StageQueries tiles[kStages];
   Ring<kStages> ring;
   Ring<kKeyGroups> keys_ring;  // each barrier is used once per work item
   WorkQueue<KeyWork, kQueuedItems> work_items;
@@ -62,9 +65,8 @@ __device__ __forceinline__ void load_keys(KeyShared<kDim>& shared, const Backwar
 
 template <int kDim>
 __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work,
-                                              const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round,
-                                              int thread) {
-  QueryTiles<kTileRows> tiles = work.tiles;
+                                              QueryTiles<kTileRows> tiles, const TileLoader<kDim>& loader,
+                                              RingPlace<kStages>& at, int round, int thread) {
   const auto stats_of = [&](const QueryTiles<kTileRows>& tiles) {
     const int own = tiles.first() + thread;
     return thread < kTileRows && own < tiles.rows ? QueryStats(p, int64_t{tiles.row_begin} + own, tiles.head)
@@ -79,6 +81,7 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
       float* const to = reinterpret_cast<float*>(&shared.norm_delta[at.stage][thread / 2]) + (thread & 1);
       to[0] = stats.log2_norm(), to[2] = stats.delta;
     }
+    if (thread == 0) shared.tiles[at.stage] = {tiles.position(), tiles.end_key(), tiles.last()};
     shared.ring.full[at.stage].arrive();
     loader.rows(shared.queries[at.stage], p.q, row, column, rows);
     loader.rows(shared.gradients[at.stage], p.d_o, row, column, rows);
@@ -100,11 +103,13 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
   for (int item = 0;; ++item) {
     // Tiles are listed with the most keys first. Read from the end, the list starts with keys that most queries see.
     const int index = work_index(item);
-    const QueryTile tile = groups.find(p.sequences, index / p.kv_heads);
-    if (tile.sequence < 0) break;
-    work = KeyWork(p, Tile(p, tile), index % p.kv_heads);
+    const QueryTile found = groups.find(p.sequences, index / p.kv_heads);
+    if (found.sequence < 0) break;
+    const Tile tile(p, found);
+    work = KeyWork(tile, index % p.kv_heads);
     shared.work_items.hand_over(work_at, work, thread);
-    load_for_keys<kDim>(shared, p, work, loader, at, item & 1, thread);
+    load_for_keys<kDim>(shared, p, work, QueryTiles<kTileRows>(p, tile, work.first, work.present, work.kv_head), loader,
+                        at, item & 1, thread);
   }
   work.kv_head = -1;
   shared.work_items.hand_over(work_at, work, thread);
@@ -185,9 +190,10 @@ __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Back
                                              RingPlace<kStages>& at, int group, int lane) {
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   const int first_key = work.first + group * kTileRows;
-  for (QueryTiles<kTileRows> tiles = work.tiles; !tiles.done(); at.advance(), tiles.advance(p)) {
-    const int first_query = tiles.position(), end_key = tiles.end_key();
+  for (bool last = false; !last; at.advance()) {
     shared.ring.full[at.stage].wait(at.round);
+    const auto [first_query, end_key, is_last] = shared.tiles[at.stage];
+    last = is_last;
     // Otherwise no query of the tile sees a key of this warpgroup, or the tile has no queries.
     if (first_key <= first_query && first_key < end_key && group * kTileRows < work.present &&
         (p.window == 0 || first_key + kKeyBlock - 1 > first_query - p.window)) {
