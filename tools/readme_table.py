@@ -143,7 +143,7 @@ for path in sorted((ROOT / "bench/records").glob("*/*-serve.json")):
 serve_gpu = sorted((ROOT / "bench/records").glob("*/*-serve-on-gpu.json"))[-1:]
 gpu = {}
 for model in ("qwen3-0.6b", "qwen3-4b"):
-    for path in sorted((ROOT / "bench/records").glob(f"*/*-{model}.json")):
+    for path in sorted((ROOT / "bench/records").glob(f"*/????-??-??-{model}.json")):
         gpu[path.parent.name, model] = path
 readme = ROOT / "README.md"
 text = readme.read_text()

@@ -119,7 +119,8 @@ std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
                                               : Recompute::automatic;
   };
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
-           "largest micro-batch in tokens; affects memory and speed only"},
+           "largest micro-batch in tokens; affects memory and speed only (longer samples, and up to 4096 tokens of "
+           "samples with one prompt, stay whole)"},
           {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
            "what the backward pass recomputes: full: whole blocks | selective: norms, activation functions, "
            "rotated q and k, x A | none: norms | auto: on a GPU the least that its memory allows, on a CPU selective"},

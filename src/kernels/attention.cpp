@@ -53,6 +53,11 @@ AttentionRows place_sequences(std::span<const AttentionSequence> sequences, cons
       device.first_own_span = upload(std::span<const int32_t>(spans.first_own), arena, stream).data();
     }
   } else {
+    std::vector<int32_t> followers;
+    for (size_t i = 0; i < sequences.size(); ++i)
+      followers.push_back(static_cast<int32_t>(count_followers(sequences, i)));
+    if (std::ranges::any_of(followers, [](int32_t count) { return count > 0; }))
+      device.followers = upload(std::span<const int32_t>(followers), arena, stream).data();
     device.num_tiles = static_cast<int64_t>(tiles.size());
     device.tiles = upload(std::span<const QueryTile>(tiles), arena, stream).data();
   }
@@ -102,12 +107,7 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   require_tensor(dv, dtype, {count, kv_width}, kOp, "dv");
   require_f32(stats, {count, shape.heads, 2}, kOp, "stats");
   require_sequences(rows.sequences, count, kOp);
-  for (const AttentionSequence& sequence : rows.sequences)
-    if (sequence.first_position != 0)
-      throw ShapeError({.what = "gradients need whole sequences",
-                        .where = kOp,
-                        .got = "first position " + std::to_string(sequence.first_position),
-                        .wanted = "0"});
+  require_followers(rows.sequences, kOp);
   if (stream.device() == Device::cuda) {
     require_f32(scratch, {count, shape.heads}, kOp, "scratch");
     return cuda::attention_backward(dq, dk, dv, d_o, q, o, stats, scratch, shape, rows.device, stream);

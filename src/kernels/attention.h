@@ -74,6 +74,9 @@ struct DeviceSequences {
   const SharedSpan* shared_spans = nullptr;  // decode: [num_shared_spans]
   const int32_t* first_own_span = nullptr;   // [num_sequences] spans before it are shared; absent: none are
   int64_t num_shared_spans = 0;
+  // attention_backward: [num_sequences] how many of the sequences after this one begin with its positions; absent:
+  // none.
+  const int32_t* followers = nullptr;
 };
 
 // The sequences of a call, in order of rows and covering all of them.
@@ -100,10 +103,15 @@ void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const A
 // stats [T, heads, 2] f32 (max, sum), written unless empty; needed by backward.
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape, const AttentionRows& rows,
                        Stream& stream);
-// Gradients for whole sequences (first_position == 0). dq, dk, dv overwritten; shapes of q and of k, v.
+// Gradients for whole sequences, or for some that begin alike: a sequence with first_position p > 0 follows the last
+// one before it with first_position 0 and has that one's positions 0 .. p - 1 ahead of its own rows. p is a multiple of
+// kKvBlock, the same for all followers of a sequence, at most its rows, and their first p / kKvBlock blocks are its
+// blocks (ShapeError). dq, dk, dv overwritten; shapes of q and of k, v.
 //   dv_j = sum_i p_ij do_i;  ds_ij = p_ij (do_i . v_j - do_i . o_i)
-//   dq_i = scale sum_j ds_ij k_j;  dk_j = scale sum_i ds_ij q_i
-// CPU: sums over i run in order of (position i, head in the group). CUDA: of (head in the group, tile of 64 positions).
+//   dq_i = scale sum_j ds_ij k_j;  dk_j = scale sum_i ds_ij q_i       i: rows of j's sequence and of those that follow
+//   it
+// CPU: sums over i run in order of (sequence, position i, head in the group). CUDA: of (sequence, head in the group,
+// tile of 64 rows).
 // scratch [T, heads] f32: do_i . o_i (CUDA; may be empty on the CPU).
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,
                         ConstTensor stats, Tensor scratch, const AttentionShape& shape, const AttentionRows& rows,

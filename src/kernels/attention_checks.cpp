@@ -1,5 +1,6 @@
 #include "kernels/attention_checks.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/error.h"
@@ -33,6 +34,33 @@ void require_sequences(std::span<const AttentionSequence> sequences, int64_t row
                         .where = where(),
                         .got = std::to_string(s.blocks.size()),
                         .wanted = std::to_string(blocks)});
+  }
+}
+
+size_t count_followers(std::span<const AttentionSequence> sequences, size_t index) {
+  const AttentionSequence& first = sequences[index];
+  size_t count = 0;
+  if (first.first_position != 0 || first.blocks.empty()) return 0;
+  for (size_t i = index + 1; i < sequences.size(); ++i, ++count)
+    if (sequences[i].first_position == 0 || sequences[i].blocks[0] != first.blocks[0]) break;
+  return count;
+}
+
+void require_followers(std::span<const AttentionSequence> sequences, const char* op) {
+  size_t followed = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const AttentionSequence &s = sequences[i], &leader = sequences[followed];
+    if (s.first_position == 0) followed = i;
+    if (s.first_position == 0) continue;
+    const auto shared = static_cast<size_t>(s.first_position / kKvBlock);
+    const bool is_whole =
+        s.rows > 0 && s.first_position % kKvBlock == 0 && s.first_position <= leader.rows && leader.first_position == 0;
+    const bool is_alike = i == followed + 1 || s.first_position == sequences[followed + 1].first_position;
+    if (!is_whole || !is_alike || !std::ranges::equal(s.blocks.first(shared), leader.blocks.first(shared)))
+      throw ShapeError({.what = "gradients need whole sequences, or the one whose first positions a sequence shares",
+                        .where = std::string(op) + ": sequence " + std::to_string(i),
+                        .got = "first position " + std::to_string(s.first_position),
+                        .wanted = "0, or whole blocks of the last sequence before it that begins at 0"});
   }
 }
 

@@ -7,6 +7,11 @@ namespace lockstep::kernels {
 
 void require_shape(const AttentionShape& shape, const char* op);
 void require_sequences(std::span<const AttentionSequence> sequences, int64_t rows, const char* op);
+// What attention_backward says of sequences that begin alike.
+void require_followers(std::span<const AttentionSequence> sequences, const char* op);
+
+// How many of the sequences after `index` begin with blocks of it (attention_backward).
+size_t count_followers(std::span<const AttentionSequence> sequences, size_t index);
 
 // What attention on a device takes: any head_dim on a CPU, multiples of 16 up to kMaxGpuHeadDim on a GPU. ConfigError;
 // asked before weights are loaded.

@@ -6,6 +6,35 @@
 
 namespace lockstep::model {
 
+namespace {
+
+void check_shared(const TrainBatch& batch) {
+  if (batch.shared.empty()) return;
+  const auto rows = [&](size_t i) { return batch.sequence_begin[i + 1] - batch.sequence_begin[i]; };
+  const auto first = [&](std::span<const int32_t> all, size_t i) {
+    return all.subspan(static_cast<size_t>(batch.sequence_begin[i]), static_cast<size_t>(batch.shared[i]));
+  };
+  bool fits = batch.shared.size() + 1 == batch.sequence_begin.size() && batch.shared.front() == 0;
+  for (size_t i = 1, leader = 0; fits && i < batch.shared.size(); ++i) {
+    const int64_t shared = batch.shared[i];
+    if (shared == 0) {
+      leader = i;
+      continue;
+    }
+    const auto tokens = batch.tokens.subspan(static_cast<size_t>(batch.sequence_begin[leader]));
+    fits = shared > 0 && shared % kernels::kKvBlock == 0 && shared < rows(i) && shared < rows(leader) &&
+           (i == leader + 1 || shared == batch.shared[leader + 1]) &&
+           std::ranges::equal(first(batch.tokens, i), tokens.first(static_cast<size_t>(shared))) &&
+           std::ranges::all_of(first(batch.targets, i), [](int32_t target) { return target < 0; });
+  }
+  if (fits) return;
+  throw ShapeError({.what = "rows of a training batch cannot be shared",
+                    .where = "TrainBatch",
+                    .wanted = "whole blocks of tokens without targets that an earlier sequence begins with, too"});
+}
+
+}  // namespace
+
 void check_batch(const TrainBatch& batch) {
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const auto& begins = batch.sequence_begin;
@@ -17,6 +46,38 @@ void check_batch(const TrainBatch& batch) {
                       .got = std::to_string(count) + " tokens, " + std::to_string(batch.targets.size()) + " targets, " +
                              std::to_string(begins.size()) + " sequence bounds",
                       .wanted = "a target per token and bounds that rise from 0 to the number of tokens"});
+  check_shared(batch);
+}
+
+int64_t shared_rows(const TrainBatch& batch, size_t sequence) {
+  return batch.shared.empty() ? 0 : batch.shared[sequence];
+}
+
+ComputedRows::ComputedRows(const TrainBatch& batch) {
+  for (size_t i = 0; i + 1 < batch.sequence_begin.size(); ++i) {
+    const int64_t own = batch.sequence_begin[i] + shared_rows(batch, i);
+    for (int64_t row = batch.sequence_begin[i]; row < batch.sequence_begin[i + 1]; ++row) {
+      if (row >= own) tokens.push_back(batch.tokens[static_cast<size_t>(row)]);
+      before.push_back(static_cast<int64_t>(tokens.size()));
+    }
+  }
+}
+
+std::vector<int32_t> computed_rows(std::span<const int32_t> rows, std::span<const int64_t> before) {
+  std::vector<int32_t> computed;
+  for (const int32_t row : rows) computed.push_back(static_cast<int32_t>(before[static_cast<size_t>(row)]));
+  return computed;
+}
+
+std::vector<lora::GradientRows> computed_lanes(std::span<const lora::GradientRows> lanes,
+                                               std::span<const int64_t> before) {
+  std::vector<lora::GradientRows> computed;
+  for (const lora::GradientRows& lane : lanes) {
+    const int64_t begin = before[static_cast<size_t>(lane.row_begin)];
+    const int64_t end = before[static_cast<size_t>(lane.row_begin + lane.rows)];
+    computed.push_back({.row_begin = begin, .rows = end - begin, .gradient = lane.gradient});
+  }
+  return computed;
 }
 
 void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count) {
@@ -31,10 +92,18 @@ void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count) {
   }
 }
 
+namespace {
+
+int64_t blocks_of(int64_t rows) {
+  return (rows + kernels::kKvBlock - 1) / kernels::kKvBlock;
+}
+
+}  // namespace
+
 int64_t count_blocks(const TrainBatch& batch) {
   int64_t blocks = 0;
   for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
-    blocks += (batch.sequence_begin[i] - batch.sequence_begin[i - 1] + kernels::kKvBlock - 1) / kernels::kKvBlock;
+    blocks += blocks_of(batch.sequence_begin[i] - batch.sequence_begin[i - 1] - shared_rows(batch, i - 1));
   return blocks;
 }
 
@@ -50,22 +119,33 @@ void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const We
                       .where = "TrainPass::forward",
                       .got = std::to_string(adapters.size()),
                       .wanted = "one a sequence, not all of them the base"});
-  for (const lora::AdapterVersion* adapter : adapters)
-    if (adapter) check_adapter(*adapter, weights);
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    if (adapters[i]) check_adapter(*adapters[i], weights);
+    if (shared_rows(batch, i) > 0 && adapters[i] != adapters[i - 1])
+      throw ShapeError({.what = "sequences of different adapters cannot share rows",
+                        .where = "sequence " + std::to_string(i) + " of the training batch"});
+  }
 }
 
 PackedRows::PackedRows(const TrainBatch& batch, SequenceAdapters adapters, Tensor kv) {
-  for (int64_t b = 0; b < kv[0]; ++b) blocks.push_back(kv.rows(b, b + 1).data);
-  size_t next = 0;
+  int64_t entries = 0, next_row = 0, next_block = 0;
+  for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
+    entries += blocks_of(batch.sequence_begin[i] - batch.sequence_begin[i - 1]);
+  blocks.reserve(static_cast<size_t>(entries));  // spans of it are handed out below
+  size_t leader = 0;                             // where the blocks of the sequence begin that others share with
   for (size_t i = 1; i < batch.sequence_begin.size(); ++i) {
-    const int64_t begin = batch.sequence_begin[i - 1], rows = batch.sequence_begin[i] - begin;
-    const size_t used = static_cast<size_t>((rows + kernels::kKvBlock - 1) / kernels::kKvBlock);
-    segments.push_back({.row_begin = begin,
-                        .rows = rows,
-                        .first_position = 0,
-                        .kv_blocks = {blocks.data() + next, used},
+    const int64_t rows = batch.sequence_begin[i] - batch.sequence_begin[i - 1], shared = shared_rows(batch, i - 1);
+    const size_t begin = blocks.size();
+    if (shared == 0) leader = begin;
+    for (int64_t b = 0; b < shared / kernels::kKvBlock; ++b) blocks.push_back(blocks[leader + static_cast<size_t>(b)]);
+    for (int64_t b = 0; b < blocks_of(rows - shared); ++b, ++next_block)
+      blocks.push_back(kv.rows(next_block, next_block + 1).data);
+    segments.push_back({.row_begin = next_row,
+                        .rows = rows - shared,
+                        .first_position = shared,
+                        .kv_blocks = {blocks.data() + begin, blocks.size() - begin},
                         .adapter = adapters[i - 1]});
-    next += used;
+    next_row += rows - shared;
   }
 }
 

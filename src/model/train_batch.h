@@ -17,12 +17,24 @@ void check_adapters(SequenceAdapters adapters, const TrainBatch& batch, const We
 void check_lanes(std::span<const lora::GradientRows> lanes, int64_t count);
 
 int64_t count_blocks(const TrainBatch& batch);  // of keys and values
+int64_t shared_rows(const TrainBatch& batch, size_t sequence);
+
+// The rows that a pass computes: all of a batch but those that a sequence shares with one before it.
+struct ComputedRows {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> before = {0};  // [T + 1] how many of them are ahead of each row of the batch
+
+  explicit ComputedRows(const TrainBatch& batch);
+};
+std::vector<int32_t> computed_rows(std::span<const int32_t> rows, std::span<const int64_t> before);
+std::vector<lora::GradientRows> computed_lanes(std::span<const lora::GradientRows> lanes,
+                                               std::span<const int64_t> before);
 
 // The layout that all sequences share, or nullptr.
 const lora::AdapterLayout* only_layout(SequenceAdapters adapters);
 
-// Whole sequences over the KV memory of one layer. Unless each layer keeps its own (Recompute::none) every layer uses
-// it in turn: backward stores keys and values anew.
+// Whole sequences over the KV memory of one layer; shared rows have one place in it. Unless each layer keeps its own
+// (Recompute::none) every layer uses it in turn: backward stores keys and values anew.
 struct PackedRows {
   std::vector<void*> blocks;
   std::vector<Segment> segments;

@@ -20,7 +20,7 @@ void TrainPass::head_forward() {
   Saved& s = *saved_;
   const int64_t count = s.shape.target_rows, width = model_.config_.width;
   const DType dtype = s.rows.dtype();
-  s.outputs = kept_.alloc({2, s.shape.tokens});
+  s.outputs = kept_.alloc({2, s.shape.rows});
   zero(s.outputs.data, static_cast<size_t>(s.outputs.elements()) * sizeof(float), stream_);
   s.hidden = kept_.alloc({count, width}, dtype);
   s.normed = kept_.alloc({count, width}, dtype);
@@ -28,7 +28,7 @@ void TrainPass::head_forward() {
   s.head = kept_.alloc({3, count});
   if (s.shape.keep_logits) s.logits = kept_.alloc({count, model_.config_.vocab_size});
   if (count == 0) return;
-  kernels::gather_rows(s.hidden, s.x.back(), s.wanted_rows, stream_);
+  kernels::gather_rows(s.hidden, s.x.back(), s.hidden_rows, stream_);
   final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
   if (!s.logprobs) return;
 
@@ -48,10 +48,10 @@ void TrainPass::head_forward() {
       kernels::token_logprobs_forward(s.candidate_logprobs.rows(begin, end), logits, vector_of(s.head, 2, begin, end),
                                       s.candidates_of(begin, end), s.inv_temperature, stream_);
   }
-  kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.tokens), vector_of(s.head, 0, 0, count), s.wanted_rows,
+  kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.rows), vector_of(s.head, 0, 0, count), s.wanted_rows,
                         stream_);
   if (s.entropy)
-    kernels::scatter_rows(vector_of(s.outputs, 1, 0, s.shape.tokens), vector_of(s.head, 1, 0, count), s.wanted_rows,
+    kernels::scatter_rows(vector_of(s.outputs, 1, 0, s.shape.rows), vector_of(s.head, 1, 0, count), s.wanted_rows,
                           stream_);
 }
 
@@ -158,7 +158,7 @@ void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<
   const Tensor d_hidden = scratch_.alloc({count, model_.config_.width}, d.dtype);
   if (!s.logprobs) {
     kernels::rmsnorm_backward(d_hidden, outputs.hidden_ND, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
-    return kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
+    return kernels::scatter_rows(d, d_hidden, s.hidden_rows, stream_);
   }
   const Tensor d_outputs = scratch_.alloc({2, count});
   const auto gather = [&](int64_t row, ConstTensor host) {
@@ -185,7 +185,7 @@ void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<
   }
   if (!outputs.hidden_ND.empty()) kernels::add(d_hidden, outputs.hidden_ND, stream_);
   kernels::rmsnorm_backward(d_hidden, d_hidden, s.hidden, weights.final_norm.view(), s.rstd, false, stream_);
-  kernels::scatter_rows(d, d_hidden, s.wanted_rows, stream_);
+  kernels::scatter_rows(d, d_hidden, s.hidden_rows, stream_);
 }
 
 }  // namespace lockstep::model

@@ -47,6 +47,7 @@ int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
       s.tokens * per_token + kv_elements(c, s.kv_blocks * kv_layers(c, s)) + s.target_rows * 2 * c.width;
   int64_t floats = s.tokens * block.floats + s.target_rows * 4;
   floats += s.target_rows * 2 * s.candidates;  // tokens and their log-probs
+  floats += (s.rows - s.tokens) * 2;           // outputs; the others count as bookkeeping
   if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
   const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +
@@ -60,6 +61,7 @@ int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
   if (s.scaled_outputs > 0) per_token += s.scaled_outputs + 2 * c.ffn;
   const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
   int64_t floats = s.tokens * block.floats + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
+  floats += (s.rows - s.tokens) * 2;  // their gradients
   if (!s.keep_logits) floats += s.logits_rows * c.vocab_size;
   floats += 2 * s.logits_rows * s.scaled_logits;
   if (s.candidates > 0) floats += s.target_rows * s.candidates + s.logits_rows * (s.candidates + 2);
@@ -101,6 +103,7 @@ int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::Adapter
   const int64_t logits_bytes = Model::default_logits_bytes(device);
   const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));
   PassShape shape{.tokens = tokens,
+                  .rows = tokens,
                   .kv_blocks = (tokens + kernels::kKvBlock - 1) / kernels::kKvBlock + 1,
                   .target_rows = tokens,
                   .kept_layers = config.layers,

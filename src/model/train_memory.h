@@ -8,7 +8,8 @@
 namespace lockstep::model {
 
 struct PassShape {
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // rows that are computed
+  int64_t rows = 0;    // of the batch: these and those that are shared
   int64_t kv_blocks = 0;
   int64_t target_rows = 0;
   int64_t kept_layers = 0;  // the lowest adapted layer and all above

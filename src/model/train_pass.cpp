@@ -16,18 +16,20 @@ namespace lockstep::model {
 
 namespace {
 
-PassShape shape_of(const TrainBatch& batch, const TargetRows& wanted, SequenceAdapters adapters, const Model& model,
-                   Device device) {
+PassShape shape_of(const TrainBatch& batch, const ComputedRows& computed, const TargetRows& wanted,
+                   SequenceAdapters adapters, const Model& model, Device device) {
   PassShape shape;
   shape.activation_bytes = dtype_bytes(kernels::activation_dtype(device));
-  shape.tokens = static_cast<int64_t>(batch.tokens.size());
+  shape.tokens = static_cast<int64_t>(computed.tokens.size());
+  shape.rows = static_cast<int64_t>(batch.tokens.size());
   shape.kv_blocks = count_blocks(batch);
   shape.target_rows = wanted.size();
   shape.logits_rows = std::min(wanted.size(), model.logits_rows());
   shape.keep_logits = wanted.size() <= model.logits_rows();
-  shape.candidates = shape.tokens > 0 ? static_cast<int64_t>(batch.candidates.size()) / shape.tokens : 0;
+  shape.candidates = shape.rows > 0 ? static_cast<int64_t>(batch.candidates.size()) / shape.rows : 0;
   for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
-    shape.gradient_blocks += kernels::gradient_blocks(batch.sequence_begin[i] - batch.sequence_begin[i - 1], device);
+    shape.gradient_blocks += kernels::gradient_blocks(
+        batch.sequence_begin[i] - batch.sequence_begin[i - 1] - shared_rows(batch, i - 1), device);
   const lora::AdapterLayout* last = nullptr;  // neighbours often have the same
   for (const lora::AdapterVersion* adapter : adapters) {
     if (!adapter || adapter->layout.get() == last) continue;
@@ -57,8 +59,12 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   const ModelSpec& c = model_.config_;
   check_batch(batch);
   check_adapters(adapters, batch, *model_.weights_);
+  if (dropout.p != 0 && std::ranges::any_of(batch.shared, [](int64_t rows) { return rows > 0; }))
+    throw ShapeError({.what = "sequences that share rows have one input for both, and dropout is of each",
+                      .where = "TrainPass::forward"});
   TargetRows wanted = target_rows(batch.targets, c.vocab_size);
-  PassShape shape = shape_of(batch, wanted, adapters, model_, stream_.device());
+  ComputedRows computed(batch);
+  PassShape shape = shape_of(batch, computed, wanted, adapters, model_, stream_.device());
   shape.recompute = options.recompute;
   if (!options.logprobs) shape.logits_rows = shape.candidates = 0, shape.keep_logits = false;
   shape.dropout = dropout.p != 0;
@@ -78,8 +84,11 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   s.wanted = std::move(wanted);
   s.wanted_rows = upload(std::span<const int32_t>(s.wanted.rows), kept_, stream_);
   s.wanted_targets = upload(std::span<const int32_t>(s.wanted.targets), kept_, stream_);
+  const std::vector<int32_t> hidden_rows = computed_rows(s.wanted.rows, computed.before);
+  s.hidden_rows = upload(std::span<const int32_t>(hidden_rows), kept_, stream_);
+  s.before = std::move(computed.before);
   if (shape.candidates > 0) {
-    s.candidates = upload_candidates(batch.candidates, shape.tokens, s.wanted, c.vocab_size, kept_, stream_);
+    s.candidates = upload_candidates(batch.candidates, shape.rows, s.wanted, c.vocab_size, kept_, stream_);
     s.candidate_logprobs = kept_.alloc({s.wanted.size(), shape.candidates});
   }
 
@@ -88,12 +97,12 @@ HeadOutputs TrainPass::forward(const TrainBatch& batch, SequenceAdapters adapter
   const int64_t kv_blocks = shape.kv_blocks * kv_layers(c, shape);
   const Tensor kv = kept_.alloc({kv_blocks, model_.kv_layer_elements()}, dtype);
   const PackedRows packed(batch, adapters, kv.rows(0, shape.kv_blocks));
-  s.rows = prepare_rows({.tokens = batch.tokens, .segments = packed.segments, .kv_layer_stride = 0}, c,
+  s.rows = prepare_rows({.tokens = computed.tokens, .segments = packed.segments, .kv_layer_stride = 0}, c,
                         *model_.weights_, *model_.rope_, kept_, stream_);
   s.rows.arena = &scratch_;
   if (kv_blocks > shape.kv_blocks) s.rows.kv_layer_stride = shape.kv_blocks * model_.kv_layer_elements();
   s.rows.adapters.dropout = dropout;
-  s.head_adapters = gather_adapters(s.rows.adapters, s.wanted.rows, s.wanted_rows, kept_, stream_);
+  s.head_adapters = gather_adapters(s.rows.adapters, hidden_rows, s.hidden_rows, kept_, stream_);
   for (const lora::AdapterVersion* adapter : adapters)
     s.trains_embedding = s.trains_embedding || (adapter && adapter->layout->trains_embedding);
   for (int64_t i = 0; i <= shape.kept_layers; ++i) s.x.push_back(kept_.alloc({shape.tokens, c.width}, dtype));
@@ -117,10 +126,9 @@ HeadOutputs TrainPass::forward_outputs(bool entropy) {
   const Saved& s = *saved_;
   HeadOutputs heads = read_outputs(s.outputs, outputs_, entropy);
   if (s.shape.candidates == 0) return heads;
-  candidate_logprobs_.assign(static_cast<size_t>(s.shape.tokens * s.shape.candidates), 0.0f);
+  candidate_logprobs_.assign(static_cast<size_t>(s.shape.rows * s.shape.candidates), 0.0f);
   download_rows(candidate_logprobs_, s.candidate_logprobs, s.wanted.rows, stream_);
-  heads.candidate_logprob_TK =
-      ConstTensor(candidate_logprobs_.data(), DType::f32, {s.shape.tokens, s.shape.candidates});
+  heads.candidate_logprob_TK = ConstTensor(candidate_logprobs_.data(), DType::f32, {s.shape.rows, s.shape.candidates});
   return heads;
 }
 
@@ -138,9 +146,9 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
     throw ShapeError({.what = "backward without a forward before it", .where = "TrainPass"});
   Saved& s = *saved_;
   const ModelSpec& c = model_.config_;
-  const int64_t count = s.shape.tokens;
-  if (s.logprobs) require_f32(d.logprob_T, {count}, "TrainPass::backward", "logprob");
-  if (!d.entropy_T.empty()) require_f32(d.entropy_T, {count}, "TrainPass::backward", "entropy");
+  const int64_t count = s.shape.tokens, rows = s.shape.rows;
+  if (s.logprobs) require_f32(d.logprob_T, {rows}, "TrainPass::backward", "logprob");
+  if (!d.entropy_T.empty()) require_f32(d.entropy_T, {rows}, "TrainPass::backward", "entropy");
   if (!d.hidden_ND.empty() || !s.logprobs)
     require_tensor(d.hidden_ND, s.rows.dtype(), {s.shape.target_rows, c.width}, "TrainPass::backward", "hidden");
   if (!d.entropy_T.empty() && !s.entropy)
@@ -148,8 +156,8 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
                       .where = "TrainPass::backward",
                       .attempt = "TrainOptions::entropy"});
   if (!d.candidate_logprob_TK.empty())
-    require_f32(d.candidate_logprob_TK, {count, s.shape.candidates}, "TrainPass::backward", "candidate_logprob");
-  check_lanes(lanes, count);
+    require_f32(d.candidate_logprob_TK, {rows, s.shape.candidates}, "TrainPass::backward", "candidate_logprob");
+  check_lanes(lanes, rows);
   s.done = false;
 
   const Arena::Scope scope(scratch_);
@@ -159,7 +167,8 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
   head_backward(g.d, d, lanes);
   if (s.shape.kept_layers == 0) return;
   allocate_scratch(g, c, count, dtype, scratch_);
-  const std::vector<kernels::GradientPlan> plans = plan_by_adapter(s.rows.adapters.rows, lanes, scratch_, stream_);
+  const std::vector<lora::GradientRows> own_lanes = computed_lanes(lanes, s.before);
+  const std::vector<kernels::GradientPlan> plans = plan_by_adapter(s.rows.adapters.rows, own_lanes, scratch_, stream_);
   for (size_t i = 0; i < plans.size(); ++i) s.rows.adapters.rows[i].gradients = &plans[i];
   const ProfileRange range("train/backward");
   const bool kept = s.shape.recompute == Recompute::none, whole = s.shape.recompute == Recompute::full;
@@ -188,6 +197,8 @@ void TrainPass::release_memory() {
 HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion* adapter,
                              const TrainOptions& options) {
   check_batch(batch);
+  if (!batch.shared.empty())
+    throw ShapeError({.what = "a score computes every row", .where = "TrainPass::score", .wanted = "no shared rows"});
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const DType dtype = kernels::activation_dtype(stream_.device());
   const int64_t candidates = count > 0 ? static_cast<int64_t>(batch.candidates.size()) / count : 0;

@@ -18,6 +18,11 @@ struct TrainBatch {
   std::span<const int32_t> targets;         // [T]: target of the logits at this row (usually the next token); -1: none
   // [T * K]: other tokens of each row whose log-probs are asked for; -1: none. Rows without a target have none.
   std::span<const int32_t> candidates = {};
+  // [B], or empty: how many of its first rows a sequence shares with the last one before it that shares none, whose
+  // forward computes them for all, and to whose lane their gradient goes. Whole KV blocks, the same number for all that
+  // share with one sequence; both have these tokens and the same adapter, neither is all shared, and there is no target
+  // among the rows that are left out. Not of score.
+  std::span<const int64_t> shared = {};
 };
 
 // What backward makes again instead of keeping it; the bits are the same.
@@ -66,7 +71,7 @@ class TrainPass {
   // gradient); dropout acts on their inputs. A sequence's outputs, and an adapter's gradients, do not depend on the
   // other adapters of the batch. The memory behind the versions and `dropout` must live until backward; that behind
   // `batch` and `adapters` need not. DataError: token or target outside the vocabulary, a sequence longer than the
-  // model allows. ShapeError: lengths that do not fit together, no adapter at all.
+  // model allows. ShapeError: lengths that do not fit together, no adapter at all, dropout of shared rows.
   HeadOutputs forward(const TrainBatch& batch, std::span<const lora::AdapterVersion* const> adapters,
                       const TrainOptions& options, const kernels::LoraDropout& dropout = {});
   // With one adapter for all sequences.

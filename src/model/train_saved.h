@@ -27,10 +27,12 @@ struct TrainPass::Saved {
   std::vector<BlockTensors> tensors;                     // of each kept layer; one set for all when recomputing
   TargetRows wanted;                                     // rows with a target
   std::span<const int32_t> wanted_rows, wanted_targets;  // the same in the stream's memory
+  std::span<const int32_t> hidden_rows;                  // these rows among the computed ones, in the stream's memory
+  std::vector<int64_t> before;                           // ComputedRows::before
   RowAdapters head_adapters;                             // of the rows with a target
   Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
   Tensor head;                          // [3, N]: logprob, entropy, lse
-  Tensor outputs;                       // [2, T]: logprob, entropy
+  Tensor outputs;                       // [2, rows of the batch]: logprob, entropy
   std::span<const int32_t> candidates;  // [N * K] of the rows with a target, in the stream's memory
   Tensor candidate_logprobs;            // [N, K]; both empty without candidates
 

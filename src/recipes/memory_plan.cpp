@@ -20,6 +20,7 @@
 #include "recipes/steps.h"
 #include "rollout/local/engine.h"
 #include "train/gradient_lanes.h"
+#include "train/shared_prompts.h"
 
 namespace lockstep::recipes {
 
@@ -42,12 +43,12 @@ using Trained = std::span<const lora::AdapterLayout* const>;
 // Everything a pass keeps and its scratch memory, of the largest pass; the logits among it are `logits`.
 void add_pass(MemoryPlan& plan, const model::ModelSpec& config, Trained trained) {
   const int64_t fitting = model::Model::default_logits_bytes(plan.device) / (config.vocab_size * kFloat);
-  plan.logits = std::min(plan.max_tokens, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
+  plan.logits = std::min(plan.pass_rows, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
   plan.activations = 0;
   for (const lora::AdapterLayout* layout : trained) {
-    const int64_t all = model::TrainPass::activation_bytes(config, *layout, plan.max_tokens, plan.recompute,
-                                                           plan.device, plan.candidates);
-    const int64_t partial = kernels::gradient_blocks(plan.max_tokens, plan.device) * lora::gradient_floats(*layout);
+    const int64_t all = model::TrainPass::activation_bytes(config, *layout, plan.pass_rows, plan.recompute, plan.device,
+                                                           plan.candidates);
+    const int64_t partial = kernels::gradient_blocks(plan.pass_rows, plan.device) * lora::gradient_floats(*layout);
     plan.activations = std::max(plan.activations, all - plan.logits + partial * kFloat);
   }
 }
@@ -94,6 +95,7 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   for (const lora::AdapterLayout* each : trained) lora::check_ranks(*each, device);
   MemoryPlan plan{.device = device, .room = room, .limit = room};
   plan.max_tokens = micro_batch_tokens(training, config, device);
+  plan.pass_rows = engine ? std::max(plan.max_tokens, train::max_shared_rows(device)) : plan.max_tokens;
   plan.candidates = training.candidates;
   plan.base = model::num_parameters(config) * weight_bytes;
   for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);

@@ -15,6 +15,7 @@ namespace lockstep::recipes {
 struct MemoryPlan {
   Device device = Device::cpu;
   int64_t max_tokens = 0;  // of a micro-batch
+  int64_t pass_rows = 0;   // of the largest one: samples that share a prompt stay together (train/shared_prompts.h)
   int64_t candidates = 0;  // tokens of a row beside its target that the loss reads
   model::Recompute recompute = model::Recompute::selective;
   int64_t base = 0, adapter = 0, moments = 0, lanes = 0, activations = 0, logits = 0;

@@ -8,6 +8,7 @@
 #include "train/checks.h"
 #include "train/joint_step.h"
 #include "train/not_finite_error.h"
+#include "train/shared_prompts.h"
 #include "train/trainer_impl.h"
 #include "train/value_pass.h"
 
@@ -74,9 +75,10 @@ struct OutputGradients {
   }
 };
 
-int64_t rows_of(std::span<const Datum> datums) {
+int64_t rows_of(std::span<const Datum> datums, std::span<const int64_t> shared = {}) {
   int64_t rows = 0;
   for (const Datum& datum : datums) rows += datum.size();
+  for (const int64_t once : shared) rows -= once;
   return rows;
 }
 
@@ -99,6 +101,14 @@ void Trainer::Impl::check(std::span<const Datum> datums, const Loss& loss) const
   }
 }
 
+std::vector<int64_t> Trainer::Impl::shared_prompts(std::span<const Datum> datums) const {
+  // Dropout gives each sample inputs of its own.
+  if (!open->plan().share_prompts || options.dropout > 0) return std::vector<int64_t>(datums.size());
+  return train::shared_prompts(datums, max_shared_rows(stream.device()), [&](size_t i) {
+    return lane_of(open->term_of(open->next() + static_cast<int64_t>(i)), open->terms(), options.gradient_lanes);
+  });
+}
+
 // Each share gives as many of its next datums as fit beside those of the shares before it.
 std::vector<Trainer::Impl::Part> Trainer::Impl::next_parts(std::span<Share> shares) const {
   std::vector<Part> parts;
@@ -108,11 +118,12 @@ std::vector<Trainer::Impl::Part> Trainer::Impl::next_parts(std::span<Share> shar
     const Impl& owner = share.trainer;
     const size_t reach = owner.open->samples_in_lanes(share.left.size(), owner.options.gradient_lanes,
                                                       open_lanes(*owner.layout, stream.device()));
-    const std::span<const Datum> datums =
-        share.left.first(micro_batch_size(share.left.first(reach), room, owner.open->plan().datums_per_term));
-    const int64_t rows = rows_of(datums);
+    std::vector<int64_t> shared = owner.shared_prompts(share.left.first(reach));
+    shared.resize(micro_batch_size(share.left.first(reach), shared, room, owner.open->plan().datums_per_term));
+    const std::span<const Datum> datums = share.left.first(shared.size());
+    const int64_t rows = rows_of(datums, shared);
     if (!parts.empty() && rows > room) continue;
-    parts.push_back({share, datums});
+    parts.push_back({share, datums, std::move(shared)});
     room -= rows;
   }
   return parts;
@@ -162,6 +173,7 @@ std::vector<LossOutput> Trainer::Impl::run(std::span<const Part> parts) {
   std::vector<const lora::AdapterVersion*> adapters;  // of each sequence
   for (const Part& part : parts) {
     append(batch, pack(part.datums, part.share.trainer.open->next(), true));
+    batch.shared.insert(batch.shared.end(), part.shared.begin(), part.shared.end());
     adapters.insert(adapters.end(), part.datums.size(), &part.share.trainer.current);
   }
   kernels::LoraDropout dropout;
@@ -214,7 +226,7 @@ std::vector<LossReport> Trainer::Impl::accumulate(std::span<Share> shares, const
     const std::vector<Part> parts = first.next_parts(shares);
     const std::vector<LossOutput> outputs = first.run(parts);
     for (size_t p = 0; p < parts.size(); ++p) {
-      const auto& [share, datums] = parts[p];
+      const auto& [share, datums, shared] = parts[p];
       for (size_t i = 0; i < datums.size(); ++i) {
         share.trainer.open->add({.loss = outputs[p].sample_losses[i],
                                  .weight = datums[i].weight_sum(),

@@ -6,11 +6,20 @@
 namespace lockstep::train {
 
 size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t per_term) {
+  return micro_batch_size(datums, std::vector<int64_t>(datums.size()), max_rows, per_term);
+}
+
+size_t micro_batch_size(std::span<const Datum> datums, std::span<const int64_t> shared, int64_t max_rows,
+                        int64_t per_term) {
   const auto term = static_cast<size_t>(per_term);
   size_t count = 0;
-  for (int64_t rows = 0; count + term <= datums.size(); count += term) {
-    for (const Datum& datum : datums.subspan(count, term)) rows += datum.size();
+  for (int64_t rows = 0; count + term <= datums.size();) {
+    size_t end = count;
+    do {
+      for (const size_t term_end = end + term; end < term_end; ++end) rows += datums[end].size() - shared[end];
+    } while (end + term <= datums.size() && shared[end] > 0);
     if (count > 0 && rows > max_rows) break;
+    count = end;
   }
   return count > 0 ? count : datums.size();
 }

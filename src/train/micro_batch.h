@@ -14,9 +14,10 @@ struct MicroBatch {
   std::vector<int64_t> sequence_begin;
   std::vector<int32_t> sample, position;  // of each row: number of its sample in the step, and place in it
   std::vector<int32_t> candidates;        // [T * K]: other tokens whose log-probs are asked for; empty: none
+  std::vector<int64_t> shared;            // of each sequence (model::TrainBatch); empty: none
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
-  model::TrainBatch view() const { return {tokens, sequence_begin, targets, candidates}; }
+  model::TrainBatch view() const { return {tokens, sequence_begin, targets, candidates, shared}; }
 };
 
 // The number of leading items that make a micro-batch: as many as fit `max_rows`, at least one. rows_of(item): its
@@ -32,6 +33,9 @@ size_t micro_batch_size(std::span<Item> items, int64_t max_rows, const RowsOf& r
 }
 // The same for datums of which each `per_term` belong together: a whole number of terms.
 size_t micro_batch_size(std::span<const Datum> datums, int64_t max_rows, int64_t per_term = 1);
+// The same, where datums[i] computes shared[i] rows less, and then stays with the datum before it.
+size_t micro_batch_size(std::span<const Datum> datums, std::span<const int64_t> shared, int64_t max_rows,
+                        int64_t per_term);
 
 // first_sample: number in the step of the first datum. only_weighted: the head does not run for rows of weight 0.
 MicroBatch pack(std::span<const Datum> datums, int64_t first_sample, bool only_weighted);

@@ -16,6 +16,9 @@ struct StepPlan {
   // Of the step's loss (datums_per_term): lanes and micro-batches hold whole terms, so that B above counts terms.
   int64_t datums_per_term = 1;
   double divisor = 0;  // per_token: of the sum over all tokens; 0: weight_total
+  // Samples with one prompt that follow one another compute it once (train/shared_prompts.h). Decides the last bits of
+  // the gradient; then the calls of forward_backward that a step is cut into decide them, too.
+  bool share_prompts = false;
   // Which of the caller's samples each sample of the step is, where it takes them in another order (train/balance.h).
   std::vector<int64_t> order = {};
 };

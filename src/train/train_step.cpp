@@ -1,11 +1,14 @@
 #include "train/train_step.h"
 
+#include <variant>
+
 namespace lockstep::train {
 
 StepPlan step_plan(std::span<const Datum> datums, const Loss& loss, const Reduction& reduction) {
   StepPlan plan{.num_samples = static_cast<int64_t>(datums.size()),
                 .datums_per_term = datums_per_term(loss),
-                .divisor = reduction.divisor(static_cast<int64_t>(datums.size()))};
+                .divisor = reduction.divisor(static_cast<int64_t>(datums.size())),
+                .share_prompts = std::holds_alternative<PolicyLoss>(loss)};
   for (const Datum& datum : datums) plan.weight_total += datum.weight_sum();
   plan.per_token = reduction.per_token() && plan.weight_total > 0;
   return plan;

@@ -26,8 +26,10 @@ namespace lockstep::train {
 
 struct TrainerOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
-  double clip_grad = 1.0;     // 0: off; factor min(1, clip / (norm + 1e-6))
-  int64_t max_tokens = 2048;  // per micro-batch; a longer single sample is its own micro-batch. Speed only
+  double clip_grad = 1.0;  // 0: off; factor min(1, clip / (norm + 1e-6))
+  // Per micro-batch; a longer single sample, or a longer run of samples that share their prompt
+  // (train/shared_prompts.h), is its own micro-batch. Speed only.
+  int64_t max_tokens = 2048;
   model::Recompute recompute = model::Recompute::selective;  // speed and memory only
   float temperature = 1;                                     // log-probs are those of logits / temperature
   float dropout = 0;                                         // of adapter inputs (SFT)

@@ -62,6 +62,7 @@ struct Trainer::Impl {
   struct Part {
     Share& share;
     std::span<const Datum> datums;
+    std::vector<int64_t> shared;  // of each datum: the rows of its prompt that the pass computes once for several
   };
   static std::vector<LossReport> accumulate_or_abandon(std::span<Share> shares, const Progress& between);
   static std::vector<LossReport> accumulate(std::span<Share> shares, const Progress& between);
@@ -69,6 +70,7 @@ struct Trainer::Impl {
   void check(std::span<const Datum> datums, const Loss& loss) const;
   // These are called on the first share's trainer, whose pass is used.
   std::vector<Part> next_parts(std::span<Share> shares) const;
+  std::vector<int64_t> shared_prompts(std::span<const Datum> datums) const;  // of the samples that come next
   std::vector<LossOutput> run(std::span<const Part> parts);
   LossOutput run_values(const MicroBatch& batch, const Part& part, const kernels::LoraDropout& dropout);
   // Tells row_watch of datums that come next in the open step.

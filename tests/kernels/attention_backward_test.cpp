@@ -14,15 +14,23 @@ struct Gradients {
   }
 };
 
-// Forward and backward of packed sequences in one call.
+// Forward and backward of packed sequences in one call. All but the first have only the rows from `shared` on, if it is
+// not 0, and begin with that one's.
 Gradients differentiate(Matrix q, Matrix k, Matrix v, Matrix d_o, std::span<const int64_t> lengths,
-                        const AttentionShape& shape, Stream& stream) {
+                        const AttentionShape& shape, Stream& stream, int64_t shared = 0) {
   std::vector<Blocks> blocks;
+  std::vector<std::vector<void*>> tables;
   std::vector<AttentionSequence> sequences;
   for (int64_t length : lengths) blocks.emplace_back(shape, length);
   int64_t row = 0;
-  for (size_t i = 0; i < lengths.size(); row += lengths[i++])
-    sequences.push_back({row, lengths[i], 0, blocks[i].pointers()});
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t before = i > 0 ? shared : 0;
+    tables.emplace_back(blocks[i].pointers().begin(), blocks[i].pointers().end());
+    std::copy_n(tables[0].begin(), before / kKvBlock, tables[i].begin());
+    sequences.push_back({row, lengths[i] - before, before, {}});
+    row += lengths[i] - before;
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) sequences[i].blocks = tables[i];
   Matrix o(q.rows(), q.cols()), stats(q.rows(), shape.heads * 2);
   Tensor stats_tensor(stats.values().data(), DType::f32, {q.rows(), shape.heads, 2});
   Gradients g{Matrix(q.rows(), q.cols()), Matrix(k.rows(), k.cols()), Matrix(v.rows(), v.cols())};
@@ -140,6 +148,56 @@ TEST(AttentionBackwardTest, PackedSequencesGiveTheBitsOfEachAlone) {
   }
 }
 
+// Three sequences that begin alike, once whole and once with the shared rows computed in the first of them.
+TEST(AttentionBackwardTest, SharedRowsAreSummedOverAllThatSeeThem) {
+  constexpr int64_t kShared = 48;
+  const std::vector<int64_t> lengths = {70, 49, 130};
+  for (const int threads : {1, 3})
+    for (const AttentionShape& shape : {make_shape(6, 2, 24), make_shape(3, 1, 20, 40), make_shape(2, 2, 16, 5)}) {
+      Stream stream({.threads = threads});
+      std::vector<Matrix> qs, ks, vs, ds;
+      for (const int64_t length : lengths) {
+        Sequence s(shape, length, static_cast<uint64_t>(length));
+        Matrix d_o = Matrix::random(length, shape.heads * shape.head_dim, static_cast<uint64_t>(length) + 50);
+        for (int64_t row = 0; row < kShared && !qs.empty(); ++row) {
+          for (const auto& [to, from] : {std::pair(&s.q, &qs[0]), {&s.k, &ks[0]}, {&s.v, &vs[0]}})
+            std::copy_n(from->tensor().row(row), from->cols(), to->tensor().row(row));
+          std::fill_n(d_o.tensor().row(row), d_o.cols(), 0.0f);  // the rows' own gradient is the first sequence's
+        }
+        qs.push_back(s.q), ks.push_back(s.k), vs.push_back(s.v), ds.push_back(d_o);
+      }
+      Gradients whole = differentiate(join(qs), join(ks), join(vs), join(ds), lengths, shape, stream);
+      const auto own_rows = [&](const std::vector<Matrix>& all) {
+        std::vector<Matrix> parts{all[0]};
+        for (size_t i = 1; i < all.size(); ++i) {
+          Matrix part(lengths[i] - kShared, all[i].cols());
+          Matrix from = all[i];
+          std::copy_n(from.tensor().row(kShared), part.values().size(), part.values().data());
+          parts.push_back(part);
+        }
+        return join(parts);
+      };
+      Gradients shared =
+          differentiate(own_rows(qs), own_rows(ks), own_rows(vs), own_rows(ds), lengths, shape, stream, kShared);
+      int64_t row = lengths[0], whole_row = lengths[0] + kShared;
+      EXPECT_TRUE(same_bits({whole.dq.tensor().row(0), static_cast<size_t>(row * whole.dq.cols())},
+                            {shared.dq.tensor().row(0), static_cast<size_t>(row * whole.dq.cols())}));
+      for (size_t i = 1; i < lengths.size(); row += lengths[i] - kShared, whole_row += lengths[i], ++i)
+        for (const auto& [a, b] :
+             {std::pair(&whole.dq, &shared.dq), {&whole.dk, &shared.dk}, {&whole.dv, &shared.dv}}) {
+          const auto count = static_cast<size_t>((lengths[i] - kShared) * a->cols());
+          EXPECT_TRUE(same_bits({a->tensor().row(whole_row), count}, {b->tensor().row(row), count})) << i;
+        }
+      for (const auto& [a, b] : {std::pair(&whole.dk, &shared.dk), {&whole.dv, &shared.dv}}) {
+        std::vector<double> sum(static_cast<size_t>(kShared * a->cols())), got;
+        for (int64_t begin = 0, i = 0; i < std::ssize(lengths); begin += lengths[static_cast<size_t>(i++)])
+          for (size_t e = 0; e < sum.size(); ++e) sum[e] += a->tensor().row(begin)[e];
+        got.assign(b->tensor().row(0), b->tensor().row(0) + sum.size());
+        EXPECT_LT(relative_error(got, sum), 1e-6) << shape.head_dim << " window " << shape.window;
+      }
+    }
+}
+
 TEST(AttentionBackwardTest, RefusesPartsOfSequencesAndBadShapes) {
   Stream stream({.threads = 1});
   const AttentionShape shape = make_shape(2, 1, 8);
@@ -149,6 +207,14 @@ TEST(AttentionBackwardTest, RefusesPartsOfSequencesAndBadShapes) {
   const AttentionSequence part{0, 16, 16, blocks.pointers()}, whole{0, 16, 0, blocks.pointers()};
   EXPECT_THROW(attention_backward(q.tensor(), kv.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(),
                                   stats_tensor, {}, shape, std::span(&part, 1), stream),
+               ShapeError);
+  // One that follows a whole sequence in other blocks than its own.
+  Blocks others(shape, 48);
+  Matrix two(32, 16), two_kv(32, 8), two_stats(32, 4);
+  const Tensor two_stats_tensor(two_stats.values().data(), DType::f32, {32, 2, 2});
+  const std::vector<AttentionSequence> apart = {whole, {16, 16, 16, others.pointers()}};
+  EXPECT_THROW(attention_backward(two.tensor(), two_kv.tensor(), two_kv.tensor(), two.tensor(), two.tensor(),
+                                  two.tensor(), two_stats_tensor, {}, shape, apart, stream),
                ShapeError);
   EXPECT_THROW(attention_backward(q.tensor(), q.tensor(), kv.tensor(), q.tensor(), q.tensor(), q.tensor(), stats_tensor,
                                   {}, shape, std::span(&whole, 1), stream),

@@ -50,6 +50,13 @@ class KvCache {
   AttentionSequence sequence(size_t s, int64_t row_begin, int64_t rows, int64_t first_position) const {
     return {.row_begin = row_begin, .rows = rows, .first_position = first_position, .blocks = *blocks_[s]};
   }
+  // Sequence s from position `shared` on, after the first positions of another.
+  AttentionSequence follower(Workbench& bench, size_t s, size_t leader, int64_t row_begin, int64_t rows,
+                             int64_t shared) const {
+    auto& blocks = bench.keep(std::vector<void*>(*blocks_[s]));
+    std::copy_n(blocks_[leader]->begin(), shared / kKvBlock, blocks.begin());
+    return {.row_begin = row_begin, .rows = rows, .first_position = shared, .blocks = blocks};
+  }
 
  private:
   // Rotation by zero degrees and no norm: keys are stored as they are.

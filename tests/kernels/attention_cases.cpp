@@ -13,6 +13,22 @@ struct Part {
   int64_t length = 0, rows = 0;
 };
 
+std::vector<int64_t> lengths_of(const std::vector<Part>& parts) {
+  std::vector<int64_t> lengths;
+  for (const Part& part : parts) lengths.push_back(part.length);
+  return lengths;
+}
+int64_t rows_of(const std::vector<Part>& parts) {
+  int64_t rows = 0;
+  for (const Part& part : parts) rows += part.rows;
+  return rows;
+}
+std::vector<Part> whole_parts(const std::vector<int64_t>& lengths) {
+  std::vector<Part> parts;
+  for (const int64_t length : lengths) parts.push_back({length, length});
+  return parts;
+}
+
 std::string text_of(const AttentionShape& shape) {
   return std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads) + "x" + std::to_string(shape.head_dim) +
          (shape.window ? " window " + std::to_string(shape.window) : "");
@@ -24,8 +40,7 @@ int64_t qkv_width(const AttentionShape& shape) {
 
 // `apart` elements lie between two rows of q and of o.
 Prepared prepare_forward(Workbench& bench, const AttentionShape& shape, const std::vector<Part>& parts, int64_t apart) {
-  std::vector<int64_t> lengths;
-  for (const Part& part : parts) lengths.push_back(part.length);
+  const std::vector<int64_t> lengths = lengths_of(parts);
   const int64_t positions = sum_of(lengths), width = shape.heads * shape.head_dim;
   const Tensor qkv =
       bench.activations(random_values(positions * qkv_width(shape), 1, 2.0f), {positions, qkv_width(shape)});
@@ -53,16 +68,19 @@ OpCase forward_case(const AttentionShape& shape, std::vector<Part> parts, int64_
 }
 
 // The gradient of q, k and v as column ranges of one matrix, with q itself the first columns of qkv.
-Prepared prepare_backward(Workbench& bench, const AttentionShape& shape, const std::vector<int64_t>& lengths,
+// A part that is not whole follows the last whole one before it, in its first positions.
+Prepared prepare_backward(Workbench& bench, const AttentionShape& shape, const std::vector<Part>& parts,
                           const Tensor& qkv, const Tensor& d_o, const std::vector<Tensor>& keys) {
-  const int64_t rows = sum_of(lengths), width = shape.heads * shape.head_dim,
-                kv_width = shape.kv_heads * shape.head_dim;
+  const int64_t rows = rows_of(parts), width = shape.heads * shape.head_dim, kv_width = shape.kv_heads * shape.head_dim;
   const auto& cache = bench.keep(KvCache(bench, shape, keys));
   auto& sequences = bench.keep(std::vector<AttentionSequence>{});
   int64_t row = 0;
-  for (size_t s = 0; s < lengths.size(); ++s) {
-    sequences.push_back(cache.sequence(s, row, lengths[s], 0));
-    row += lengths[s];
+  for (size_t s = 0, leader = 0; s < parts.size(); ++s) {
+    const auto [length, own] = parts[s];
+    if (own == length) leader = s;
+    sequences.push_back(own == length ? cache.sequence(s, row, own, 0)
+                                      : cache.follower(bench, s, leader, row, own, length - own));
+    row += own;
   }
   const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, bench.stream);
   const Tensor q = qkv.cols(0, width), o = bench.poisoned_activations({rows, width});
@@ -78,18 +96,26 @@ Prepared prepare_backward(Workbench& bench, const AttentionShape& shape, const s
           .outputs = {dq, dk, dv}};
 }
 
-OpCase backward_case(const AttentionShape& shape, const std::vector<int64_t>& lengths, int64_t apart,
+OpCase backward_case(const AttentionShape& shape, const std::vector<Part>& parts, int64_t apart,
                      const std::string& what) {
-  return {.name = "attention_backward " + text_of(shape) + " " + what,
-          .tolerance = kTolerance,
-          .prepare = [=](Workbench& bench) {
-            const int64_t rows = sum_of(lengths), width = shape.heads * shape.head_dim, all = qkv_width(shape);
-            const Tensor qkv =
-                bench.activations(random_values(rows * (all + apart), 3, 2.0f), {rows, all + apart}).cols(0, all);
-            const Tensor d_o =
-                bench.activations(random_values(rows * (width + apart), 4), {rows, width + apart}).cols(0, width);
-            return prepare_backward(bench, shape, lengths, qkv, d_o, rows_of_each(qkv, lengths));
-          }};
+  return {
+      .name = "attention_backward " + text_of(shape) + " " + what,
+      .tolerance = kTolerance,
+      .prepare = [=](Workbench& bench) {
+        const std::vector<int64_t> lengths = lengths_of(parts);
+        const int64_t rows = rows_of(parts), positions = sum_of(lengths);
+        const int64_t width = shape.heads * shape.head_dim, all = qkv_width(shape);
+        const Tensor qkv =
+            bench.activations(random_values(positions * (all + apart), 3, 2.0f), {positions, all + apart}).cols(0, all);
+        const Tensor d_o =
+            bench.activations(random_values(rows * (width + apart), 4), {rows, width + apart}).cols(0, width);
+        return prepare_backward(bench, shape, parts, qkv.rows(0, rows), d_o, rows_of_each(qkv, lengths));
+      }};
+}
+
+OpCase packed_backward_case(const AttentionShape& shape, const std::vector<int64_t>& lengths, int64_t apart,
+                            const std::string& what) {
+  return backward_case(shape, whole_parts(lengths), apart, what);
 }
 
 // Every sequence has the same values in its own memory.
@@ -155,7 +181,7 @@ OpCase speed_backward(const AttentionShape& shape, int64_t copies, int64_t lengt
             const Tensor qkv = repeated(bench, copies, length, qkv_width(shape), 7);
             const Tensor d_o = repeated(bench, copies, length, shape.heads * shape.head_dim, 8);
             const std::vector<int64_t> lengths(static_cast<size_t>(copies), length);
-            return prepare_backward(bench, shape, lengths, qkv, d_o, rows_of_each(qkv, lengths));
+            return prepare_backward(bench, shape, whole_parts(lengths), qkv, d_o, rows_of_each(qkv, lengths));
           }};
 }
 
@@ -172,24 +198,28 @@ std::vector<OpCase> attention_cases() {
     cases.push_back(forward_case(shape, {{700, 130}, {1, 1}, {260, 3}, {513, 1}, {80, 64}}, 0, "chunks"));
     cases.push_back(
         forward_case(shape, {{1, 1}, {2, 1}, {64, 1}, {65, 1}, {255, 1}, {256, 1}, {257, 1}, {700, 1}}, 0, "decode"));
-    cases.push_back(backward_case(shape, {1, 300, 64, 65, 17}, 0, "packed"));
+    cases.push_back(packed_backward_case(shape, {1, 300, 64, 65, 17}, 0, "packed"));
+    cases.push_back(backward_case(
+        shape, {{150, 150}, {300, 188}, {113, 1}, {240, 128}, {70, 70}, {64, 64}, {130, 66}, {300, 300}, {500, 484}}, 0,
+        "shared"));
   }
   cases.push_back(forward_case(attention_shape(16, 8, 128), {{700, 700}}, 8, "700"));
-  cases.push_back(backward_case(attention_shape(16, 8, 128), {700}, 8, "700"));
+  cases.push_back(packed_backward_case(attention_shape(16, 8, 128), {700}, 8, "700"));
   // Rows at odd addresses.
   cases.push_back(forward_case(attention_shape(3, 1, 16), {{90, 90}, {5, 2}}, 1, "unaligned"));
   cases.push_back(forward_case(attention_shape(3, 1, 16), {{90, 1}, {5, 1}}, 1, "unaligned decode"));
-  cases.push_back(backward_case(attention_shape(3, 1, 16), {90, 5}, 1, "unaligned"));
+  cases.push_back(packed_backward_case(attention_shape(3, 1, 16), {90, 5}, 1, "unaligned"));
+  cases.push_back(backward_case(attention_shape(4, 2, 64), {{90, 90}, {200, 152}}, 1, "unaligned shared"));
   cases.push_back(forward_case(attention_shape(4, 2, 64), {{330, 330}, {70, 2}}, 1, "unaligned"));
-  cases.push_back(backward_case(attention_shape(4, 2, 64), {330, 5}, 1, "unaligned"));
+  cases.push_back(packed_backward_case(attention_shape(4, 2, 64), {330, 5}, 1, "unaligned"));
   cases.push_back(forward_case(attention_shape(3, 1, 256), {{330, 330}, {70, 2}}, 1, "unaligned"));
   cases.push_back(forward_case(attention_shape(3, 1, 176), {{330, 1}, {5, 1}}, 1, "unaligned decode"));
-  cases.push_back(backward_case(attention_shape(3, 1, 256), {330, 5}, 1, "unaligned"));
+  cases.push_back(packed_backward_case(attention_shape(3, 1, 256), {330, 5}, 1, "unaligned"));
   // Several tiles of 64 rows, the last of them not full, and heads that are no multiple of what a CTA takes.
   for (const AttentionShape& shape :
        {attention_shape(10, 2, 128), attention_shape(4, 4, 64, 300), attention_shape(3, 3, 240, 300)}) {
     cases.push_back(forward_case(shape, {{450, 450}, {30, 30}, {600, 200}}, 0, "tiles"));
-    cases.push_back(backward_case(shape, {450, 30, 200}, 0, "tiles"));
+    cases.push_back(packed_backward_case(shape, {450, 30, 200}, 0, "tiles"));
   }
   // More query heads to a key head than one tile of the tensor cores has rows.
   cases.push_back(forward_case(attention_shape(20, 1, 64), {{300, 1}, {7, 1}}, 0, "decode"));

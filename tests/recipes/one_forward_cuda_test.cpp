@@ -77,7 +77,7 @@ class Session {
       add(sample.tokens);
       add(sample.logprobs);
     }
-    trainer.begin_step({.num_samples = static_cast<int64_t>(datums.size())});
+    trainer.begin_step({.num_samples = static_cast<int64_t>(datums.size()), .share_prompts = true});
     EXPECT_EQ(trainer.forward_backward(datums, train::PolicyLoss{}).metrics.logprob_diff_max, 0) << "round " << number;
     trainer.optim_step(1e-3);
   }

@@ -20,7 +20,7 @@ class OneForward : public ::testing::TestWithParam<bool> {
   double logprob_diff_max(const std::vector<train::Datum>& datums, const lora::AdapterVersion& adapter) {
     train::Trainer trainer(model_, adapter.layout, adapter.weights, {.max_tokens = 90, .temperature = kTemperature},
                            stream_);
-    trainer.begin_step({.num_samples = static_cast<int64_t>(datums.size())});
+    trainer.begin_step({.num_samples = static_cast<int64_t>(datums.size()), .share_prompts = true});
     return trainer.forward_backward(datums, train::PolicyLoss{}).metrics.logprob_diff_max;
   }
 

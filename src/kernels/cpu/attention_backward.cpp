@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "kernels/attention_checks.h"
 #include "kernels/cpu/attention_work.h"
 #include "kernels/cpu/targets.h"
 
@@ -190,22 +191,25 @@ HWY_INLINE void outer_block(const float* weights, const float* vectors, int64_t 
   }
 }
 
-// dk and dv of blocks [begin, end) take in the vectors of the band that see them.
-HWY_INLINE void grad_keys(const cpu::AttentionGradItem& item, int64_t v, int64_t count, int64_t begin, int64_t end,
-                          GradScratch& scratch) {
+// dk and dv of blocks [begin, end) of a rectangle that starts at block `first` take in the vectors of the band that see
+// them.
+HWY_INLINE void grad_keys(const cpu::AttentionGradItem& item, int64_t v, int64_t count, int64_t first, int64_t begin,
+                          int64_t end, GradScratch& scratch) {
   const int64_t group = item.head.group(), window = item.head.shape->window, padded = scratch.padded;
   for (int64_t b = begin; b < end; ++b) {
-    const int64_t low = std::max<int64_t>(0, b * 16 * group - v);
-    const int64_t high = window > 0 ? std::min(count, (b * 16 + 15 + window) * group - v) : count;
+    const int64_t rows = b * 16 - item.head.sequence->first_position;  // of the sequence, ahead of the block
+    const int64_t low = std::max<int64_t>(0, rows * group - v);
+    const int64_t high = window > 0 ? std::min(count, (rows + 15 + window) * group - v) : count;
     if (low >= high) continue;
-    const int64_t weights = (b - begin) * kBandFloats + low * 16, out = (b - item.block_begin) * 16 * padded;
+    const int64_t weights = (b - first) * kBandFloats + low * 16, out = (b - item.block_begin) * 16 * padded;
     outer_block(scratch.p + weights, scratch.do_rows + low * padded, high - low, scratch.dv + out, padded);
     outer_block(scratch.ds + weights, scratch.q_rows + low * padded, high - low, scratch.dk + out, padded);
   }
 }
 
+// `first_key_block`: the first block whose dk and dv are wanted.
 HWY_INLINE void grad_band(const cpu::AttentionGradItem& item, const cpu::AttentionGrad& grad, int64_t v, int64_t count,
-                          GradScratch& scratch) {
+                          int64_t first_key_block, GradScratch& scratch) {
   load_band(item, grad, v, count, scratch);
   std::fill_n(scratch.dq, count * scratch.padded, 0.0f);
   const Place* const places = scratch.places;
@@ -219,7 +223,7 @@ HWY_INLINE void grad_band(const cpu::AttentionGradItem& item, const cpu::Attenti
       const int64_t end = std::min(last, places[m + tile - 1].position / 16 + 1);
       if (begin < end) grad_tile(item, m, tile, first, begin, end, scratch);
     }
-    if (item.wants_keys) grad_keys(item, v, count, first, last, scratch);
+    if (item.wants_keys) grad_keys(item, v, count, first, std::max(first, first_key_block), last, scratch);
   }
 }
 
@@ -229,26 +233,43 @@ HWY_INLINE void finish_row(float* out, const float* sums, float scale, int64_t h
   for_row16(head_dim, [&](int64_t d, auto lanes) { lanes.store(add(mul(load16(sums + d), factor), zero), out + d); });
 }
 
+// dk and dv of an item's blocks take in the vectors of the sequences that begin with them.
+HWY_INLINE void grad_followers(const cpu::AttentionGradItem& item, const cpu::AttentionGrad& grad,
+                               GradScratch& scratch) {
+  cpu::AttentionGradItem part = item;
+  part.wants_queries = false;
+  for (const AttentionSequence& follower : item.followers) {
+    part.head.sequence = &follower;
+    part.block_end = std::min(item.block_end, part.first_own_block());
+    const int64_t vectors = part.block_begin < part.block_end ? part.head.vectors() : 0;
+    for (int64_t v = 0; v < vectors; v += kBand)
+      grad_band(part, grad, v, std::min(kBand, vectors - v), part.block_begin, scratch);
+  }
+}
+
 void grad_item(const cpu::AttentionGradItem& item, const cpu::AttentionGrad& grad, int worker, Stream& stream) {
   GradScratch scratch{};
   grad_scratch(item, stream.scratch(worker, grad_scratch(item, nullptr, &scratch)), &scratch);
   const cpu::AttentionHead& head = item.head;
   const int64_t head_dim = head.shape->head_dim, padded = scratch.padded;
   transpose_keys_and_values(item, scratch);
-  const int64_t first_key = item.block_begin * 16, last_key = std::min(item.block_end * 16, head.sequence->rows);
+  const int64_t first_position = head.sequence->first_position, first_key = item.block_begin * 16;
+  const int64_t last_key = std::min(item.block_end * 16, first_position + head.sequence->rows);
   if (item.wants_keys) {
     std::fill_n(scratch.dk, (item.block_end - item.block_begin) * 16 * padded, 0.0f);
     std::fill_n(scratch.dv, (item.block_end - item.block_begin) * 16 * padded, 0.0f);
   }
   for (int64_t v = item.begin; v < item.end; v += kBand) {
     const int64_t count = std::min(kBand, item.end - v);
-    grad_band(item, grad, v, count, scratch);
+    grad_band(item, grad, v, count, item.first_own_block(), scratch);
     for (int64_t m = 0; item.wants_queries && m < count; ++m)
       finish_row(grad.dq.row(scratch.places[m].row) + scratch.places[m].column, scratch.dq + m * padded,
                  head.shape->scale, head_dim);
   }
-  for (int64_t key = first_key; item.wants_keys && key < last_key; ++key) {
-    const int64_t row = head.sequence->row_begin + key, from = (key - first_key) * padded;
+  if (!item.wants_keys) return;
+  grad_followers(item, grad, scratch);
+  for (int64_t key = std::max(first_key, first_position); key < last_key; ++key) {
+    const int64_t row = head.sequence->row_begin + key - first_position, from = (key - first_key) * padded;
     finish_row(grad.dk.row(row) + head.kv_head * head_dim, scratch.dk + from, head.shape->scale, head_dim);
     finish_row(grad.dv.row(row) + head.kv_head * head_dim, scratch.dv + from, 1.0f, head_dim);
   }
@@ -292,10 +313,11 @@ void split_head(const AttentionGradItem& whole, int64_t pieces, Items& items) {
                      3 * visible_pairs(head, v, end)});
   }
   const int64_t blocks = std::max<int64_t>(4, (whole.block_end + pieces - 1) / pieces);
-  for (int64_t b = 0; b < whole.block_end; b += blocks) {
-    const int64_t end = std::min(whole.block_end, b + blocks), first = b * 16 * group;
-    const int64_t last = window > 0 ? std::min(vectors, (end * 16 - 1 + window) * group) : vectors;
-    items.push_back({head, first, last, b, end, false, true, 4 * (last - first) * (end - b) * 16});
+  for (int64_t b = whole.first_own_block(); b < whole.block_end; b += blocks) {
+    const int64_t end = std::min(whole.block_end, b + blocks), before = head.sequence->first_position;
+    const int64_t first = (b * 16 - before) * group;
+    const int64_t last = window > 0 ? std::min(vectors, (end * 16 - 1 + window - before) * group) : vectors;
+    items.push_back({head, first, last, b, end, false, true, 4 * (last - first) * (end - b) * 16, whole.followers});
   }
 }
 
@@ -304,11 +326,12 @@ void split_head(const AttentionGradItem& whole, int64_t pieces, Items& items) {
 void attention_backward(const AttentionGrad& grad, const AttentionShape& shape,
                         std::span<const AttentionSequence> sequences, Stream& stream) {
   Items items;
-  for (const AttentionSequence& sequence : sequences)
-    for (int64_t kv_head = 0; kv_head < shape.kv_heads && sequence.rows > 0; ++kv_head) {
-      const AttentionHead head{&shape, &sequence, kv_head};
-      const int64_t blocks = (sequence.rows + 15) / 16;
-      items.push_back({head, 0, head.vectors(), 0, blocks, true, true, visible_pairs(head, 0, head.vectors())});
+  for (size_t i = 0; i < sequences.size(); ++i)
+    for (int64_t kv_head = 0; kv_head < shape.kv_heads && sequences[i].rows > 0; ++kv_head) {
+      const AttentionHead head{&shape, &sequences[i], kv_head};
+      const int64_t blocks = (sequences[i].first_position + sequences[i].rows + 15) / 16;
+      items.push_back({head, 0, head.vectors(), 0, blocks, true, true, visible_pairs(head, 0, head.vectors()),
+                       sequences.subspan(i + 1, count_followers(sequences, i))});
     }
   sort_by_cost(items);
   if (!heads_fill_threads(items, stream.threads())) {

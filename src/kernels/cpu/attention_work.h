@@ -62,13 +62,17 @@ struct AttentionGrad {
 };
 
 // Keys of blocks [block_begin, block_end) against vectors [begin, end) of a head; wants_queries: dq of these vectors
-// (then all keys they see must be in), wants_keys: dk and dv of these keys (then all vectors that see them must be in).
+// (then all keys they see must be in), wants_keys: dk and dv of those of these keys that are the sequence's own (then
+// all its vectors that see them must be in). `followers`: the sequences that begin with keys of this one.
 struct AttentionGradItem {
   AttentionHead head;
   int64_t begin, end;
   int64_t block_begin, block_end;
   bool wants_queries, wants_keys;
   int64_t cost;
+  std::span<const AttentionSequence> followers = {};
+
+  int64_t first_own_block() const { return head.sequence->first_position / kKvBlock; }
 };
 void attention_backward(const AttentionGrad& grad, const AttentionShape& shape,
                         std::span<const AttentionSequence> sequences, Stream& stream);

@@ -1,5 +1,5 @@
-// Attention backward over whole sequences, without atomics: one CTA sums each gradient in a fixed order, by
-// tiles of 64 positions aligned within the sequence. Probabilities are recomputed from the saved statistics
+// Attention backward, without atomics: one CTA sums each gradient in a fixed order, by tiles of 64 rows of a
+// sequence. Probabilities are recomputed from the saved statistics
 // (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the matmuls.
 // Hopper takes attention_backward_wgmma.cu where it can; attention_backward_wide.cu takes head_dim above 128.
 #include "kernels/cuda/attention_backward.cuh"
@@ -92,10 +92,11 @@ __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const Tile tile(p, blockIdx.x / p.heads);
   const int head = blockIdx.x % p.heads, column = head * p.head_dim;
-  const int rows = min(tile.sequence.rows - tile.first, kTileRows), end = tile.first + rows;
+  const int rows = min(tile.sequence.rows - tile.first, kTileRows);
   const int64_t row = int64_t{tile.sequence.row_begin} + tile.first;
+  const int first_query = tile.sequence.first_position + tile.first, end = first_query + rows;
   const KvPlace place = keys_of(p, tile.sequence, head / (p.heads / p.kv_heads), end);
-  const int first_block = (p.window ? max(0, tile.first - p.window + 1) : 0) / kKeyBlock;
+  const int first_block = (p.window ? max(0, first_query - p.window + 1) : 0) / kKeyBlock;
   const int last_block = (end - 1) / kKeyBlock;
 
   int position = first_block * kKeyBlock + 16 * warp;  // the first key that this warp copies next
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
   load_keys<kDim>(stages, stages + kTile, place, next, position, warp, lane);
   copy_commit();
   next = place.at(position += kKeyBlock);
-  const QueryRows own(p, row, head, rows, tile.first, warp, lane);
+  const QueryRows own(p, row, head, rows, first_query, warp, lane);
 
   float dq[kDim / 8][4] = {};
   for (int block = first_block; block <= last_block; ++block) {
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(kThreads, 2) query_kernel(const Backward p) {
     }
     copy_commit();
     float s[8][4] = {};
-    score_gradients<kDim>(s, queries, gradients, keys, keys + kTile, own, block * kKeyBlock,
-                          block == last_block || p.window != 0, p.c, warp, lane);
+    const bool masked = (block + 1) * kKeyBlock - 1 > first_query || p.window != 0;
+    score_gradients<kDim>(s, queries, gradients, keys, keys + kTile, own, block * kKeyBlock, masked, p.c, warp, lane);
     add_weighted_rows<kDim>(dq, s, keys, lane);
   }
   store_gradient<kDim>(p.dq, dq, row + 16 * warp, column, rows - 16 * warp, p.head_dim, p.scale, lane);
@@ -134,11 +135,12 @@ struct KeyShared {
   float2 norm_delta[2][kTileRows];
 };
 
-// Adds what 32 queries, from row `half` of the tile on, contribute to dk and dv of 16 keys.
+// Adds what 32 queries, from row `half` of the tile on, contribute to dk and dv of 16 keys; none sees keys from end_key
+// on.
 template <int kDim>
 __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8][4],
                                             const KeyShared<kDim>& shared, int stage, int half, int first_query,
-                                            int first_key, int warp, int window, float c, int lane) {
+                                            int first_key, int end_key, int warp, int window, float c, int lane) {
   const bf16* const queries = shared.queries[stage];
   const bf16* const gradients = shared.gradients[stage];
   float s[4][4] = {}, d[4][4] = {};  // transposed: 16 keys, 32 queries
@@ -159,7 +161,7 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
     }
   }
   const int last_key = first_key + 15, last_query = first_query + 31;
-  const bool all = last_key <= first_query && (window == 0 || first_key > last_query - window);
+  const bool all = last_key <= first_query && last_key < end_key && (window == 0 || first_key > last_query - window);
 #pragma unroll
   for (int n = 0; n < 4; ++n)
 #pragma unroll
@@ -168,7 +170,7 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
       const int key = first_key + lane / 4 + 8 * (e >> 1);
       const float2 norm_delta = shared.norm_delta[stage][half + i];
       float probability = exp2_fast(__fmaf_rn(s[n][e], c, -norm_delta.x));
-      if (!all && (key > query || (window != 0 && key <= query - window))) probability = 0;
+      if (!all && (key > query || key >= end_key || (window != 0 && key <= query - window))) probability = 0;
       s[n][e] = probability;
       d[n][e] = probability * (d[n][e] - norm_delta.y);
     }
@@ -187,7 +189,8 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
   }
 }
 
-// dk and dv for one tile of keys and one kv head: summed over the heads of the group, then tiles of queries, in order.
+// dk and dv for one tile of keys and one kv head: summed over the sequences that see them, the heads of the group, then
+// tiles of queries, in order.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -195,51 +198,46 @@ __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   // Tiles are listed with the most keys first. Read from the end, the list starts with the keys that most queries see.
   const Tile tile(p, static_cast<int>(p.num_tiles) - 1 - blockIdx.x / p.kv_heads);
-  const int kv_head = blockIdx.x % p.kv_heads, group = p.heads / p.kv_heads;
-  const int rows = tile.sequence.rows, present = min(rows - tile.first, kKeyBlock);
-  const int64_t row_begin = tile.sequence.row_begin;
-
-  // The last query that sees the tile's last key.
-  const int last_query = p.window ? min(rows - 1, tile.first + present - 1 + p.window - 1) : rows - 1;
-  QueryTileIterator tiles{.first_tile = tile.first / kTileRows,
-                          .last_tile = last_query / kTileRows,
-                          .last_head = kv_head * group + group - 1,
-                          .head = kv_head * group,
-                          .tile = tile.first / kTileRows};
+  const int kv_head = blockIdx.x % p.kv_heads, present = min(tile.sequence.rows - tile.first, kKeyBlock);
+  using Queries = QueryTiles<kTileRows>;
+  Queries tiles(p, tile, tile.first, present, kv_head);
   QueryStats next;  // statistics of this thread's row in the tile that is being loaded
-  const auto load = [&](const QueryTileIterator& at, int stage) {
-    const int first = at.tile * kTileRows, column = at.head * p.head_dim;
-    copy_rows<kDim>(shared.queries[stage], p.q, row_begin + first, column, rows - first, p.head_dim);
-    copy_rows<kDim>(shared.gradients[stage], p.d_o, row_begin + first, column, rows - first, p.head_dim);
-    const int own = first + static_cast<int>(threadIdx.x);
-    next = threadIdx.x < kTileRows && own < rows ? QueryStats(p, row_begin + own, at.head) : QueryStats();
+  const auto load = [&](const Queries& at, int stage) {
+    const int64_t row = int64_t{at.row_begin} + at.first();
+    const int column = at.head * p.head_dim, rows = at.rows - at.first();
+    copy_rows<kDim>(shared.queries[stage], p.q, row, column, rows, p.head_dim);
+    copy_rows<kDim>(shared.gradients[stage], p.d_o, row, column, rows, p.head_dim);
+    const int own = static_cast<int>(threadIdx.x);
+    next = own < kTileRows && own < rows ? QueryStats(p, row + own, at.head) : QueryStats();
   };
   const auto publish = [&](int stage) {
     if (threadIdx.x < kTileRows) shared.norm_delta[stage][threadIdx.x] = make_float2(next.log2_norm(), next.delta);
   };
 
-  const KvPlace place = keys_of(p, tile.sequence, kv_head, tile.first + present);
-  const int position = tile.first + 16 * warp;
+  const int first_position = tile.sequence.first_position + tile.first, position = first_position + 16 * warp;
+  const KvPlace place = keys_of(p, tile.sequence, kv_head, first_position + present);
   load_keys<kDim>(shared.keys, shared.values, place, place.at(position), position, warp, lane);
   load(tiles, 0);
   copy_commit();
   publish(0);
 
+  const int own_key = tile.first + 16 * warp;  // the warp's first key, as a row of its sequence
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   for (int stage = 0; !tiles.done(); stage ^= 1) {
     copy_wait<0>();
     __syncthreads();
-    const int first_query = tiles.tile * kTileRows;
-    tiles.advance();
+    const int first_query = tiles.position(), end_key = tiles.end_key();
+    tiles.advance(p);
     if (!tiles.done()) load(tiles, stage ^ 1);
     copy_commit();
 #pragma unroll 1
     for (int half = 0; half < kTileRows; half += 32)
-      if (first_query + half + 31 >= position)  // otherwise no query of the half sees a key of the warp
-        add_queries<kDim>(dk, dv, shared, stage, half, first_query + half, position, warp, p.window, p.c, lane);
+      if (first_query + half + 31 >= own_key &&
+          own_key < end_key)  // otherwise no query of the half sees a key of the warp
+        add_queries<kDim>(dk, dv, shared, stage, half, first_query + half, own_key, end_key, warp, p.window, p.c, lane);
     publish(stage ^ 1);
   }
-  const int64_t row = row_begin + position;
+  const int64_t row = int64_t{tile.sequence.row_begin} + own_key;
   const int column = kv_head * p.head_dim;
   store_gradient<kDim>(p.dk, dk, row, column, present - 16 * warp, p.head_dim, p.scale, lane);
   store_gradient<kDim>(p.dv, dv, row, column, present - 16 * warp, p.head_dim, 1.0f, lane);

@@ -1,6 +1,8 @@
 // Types and functions that the attention backward kernels share.
 #pragma once
 
+#include <climits>
+
 #include "kernels/cuda/attention_common.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -44,14 +46,15 @@ __device__ inline KvPlace keys_of(const Backward& p, const DeviceSequence& seque
           .end = end};
 }
 
-// One tile and the head and sequence that it belongs to; its 64 rows are queries or keys.
+// One tile and the sequence that it belongs to; its 64 rows are queries or keys.
 struct Tile {
   DeviceSequence sequence;
-  int first;  // position of its first row
+  int index;  // of the sequence
+  int first;  // its first row in the sequence
   __device__ Tile(const Backward& p, int index)
       : Tile(p, p.sequences.tiles ? p.sequences.tiles[index] : QueryTile{index, 0}) {}
   __device__ Tile(const Backward& p, const QueryTile& tile)
-      : sequence(p.sequences.sequences[tile.sequence]), first(tile.first) {}
+      : sequence(p.sequences.sequences[tile.sequence]), index(tile.sequence), first(tile.first) {}
 };
 
 // The two query rows that a lane holds.
@@ -86,17 +89,61 @@ __device__ __forceinline__ void store_gradient(const HeadRows<bf16>& to, const f
   }
 }
 
-// The range of query tiles that see a tile of keys, repeated for each head of the group.
-struct QueryTileIterator {
-  int first_tile, last_tile, last_head;  // inclusive
+// The tiles of queries that see a tile of keys: those of the keys' own sequence, then of the sequences that follow it;
+// within a sequence repeated for each head of the group. kTile: rows of a tile.
+template <int kTile>
+class QueryTiles {
+ public:
   int head, tile;
-  __device__ bool done() const { return head > last_head; }
-  __device__ void advance() {
-    if (tile < last_tile)
-      ++tile;
-    else
-      tile = first_tile, ++head;
+  int row_begin, rows;  // of the sequence
+  // How far its first query is from the first row of the keys' sequence: 0 in that itself, and otherwise also the
+  // number of that sequence's keys that it sees.
+  int shift;
+
+  QueryTiles() = default;
+  // The queries that see keys `first` .. `first + present - 1` of a sequence.
+  __device__ QueryTiles(const Backward& p, const Tile& keys, int first, int present, int kv_head)
+      : row_begin(keys.sequence.row_begin),
+        rows(keys.sequence.rows),
+        shift(0),
+        index_(keys.index),
+        last_index_(keys.index),
+        first_head_(kv_head * (p.heads / p.kv_heads)),
+        last_head_(first_head_ + p.heads / p.kv_heads - 1),
+        reach_(p.window ? first + present - 1 + p.window - 1 : INT_MAX) {
+    if (const int followers = p.sequences.followers ? p.sequences.followers[index_] : 0; followers > 0) {
+      const int shared = p.sequences.sequences[index_ + 1].first_position;  // the same for all of them
+      if (first < shared && shared <= reach_) last_index_ += followers;
+    }
+    begin(first / kTile);
   }
+
+  __device__ int first() const { return tile * kTile; }  // row of the tile in its sequence
+  __device__ int position() const { return shift + first(); }
+  __device__ int end_key() const { return shift ? shift : INT_MAX; }  // keys from here on are not seen
+  __device__ bool last() const { return tile == last_tile_ && head == last_head_ && index_ == last_index_; }
+  __device__ bool done() const { return index_ > last_index_; }
+  __device__ void advance(const Backward& p) {
+    if (tile < last_tile_) {
+      ++tile;
+    } else if (head < last_head_) {
+      ++head, tile = first_tile_;
+    } else if (++index_ <= last_index_) {
+      const DeviceSequence next = p.sequences.sequences[index_];
+      row_begin = next.row_begin, rows = next.rows, shift = next.first_position;
+      begin(0);
+    }
+  }
+
+ private:
+  __device__ void begin(int first_tile) {
+    head = first_head_, tile = first_tile_ = first_tile;
+    last_tile_ = min(rows - 1, reach_ - shift) / kTile;
+  }
+
+  int index_, last_index_;  // of the sequence, and of the last one that sees the keys
+  int first_head_, last_head_, first_tile_, last_tile_;
+  int reach_;  // the last row, counted as keys are, that sees one of them
 };
 
 // attention_backward_wgmma.cu: dq, dk and dv on Hopper for head_dim 64 and 128, rows at multiples of 16 bytes.

@@ -20,24 +20,21 @@ constexpr int kQueryLoading = 32, kQueryComputing = 160;
 template <int kDim>
 constexpr int kTileElements = kTileRows* kDim;
 
-// One work item of a CTA of the dk/dv kernel: a tile of keys and the queries that see them.
+// One work item of a CTA of the dk/dv kernel: tiles of keys.
 struct KeyWork {
   DeviceSequence sequence;
   int first, kv_head, present;  // kv_head is -1 after the last work item
-  QueryTileIterator tiles;
 
   KeyWork() = default;
-  __device__ KeyWork(const Backward& p, const Tile& tile, int head)
-      : sequence(tile.sequence), first(tile.first), kv_head(head) {
-    const int rows = sequence.rows, group = p.heads / p.kv_heads;
-    present = min(rows - first, kKeyGroups * kTileRows);
-    const int last_query = p.window ? min(rows - 1, first + present - 1 + p.window - 1) : rows - 1;
-    tiles = {.first_tile = first / kTileRows,
-             .last_tile = last_query / kTileRows,
-             .last_head = kv_head * group + group - 1,
-             .head = kv_head * group,
-             .tile = first / kTileRows};
-  }
+  __device__ KeyWork(const Tile& tile, int head)
+      : sequence(tile.sequence),
+        first(tile.first),
+        kv_head(head),
+        present(min(sequence.rows - first, kKeyGroups * kTileRows)) {}
+};
+// A stage's tile of queries, as the computing warpgroups see it: QueryTiles.
+struct StageQueries {
+  int position, end_key, last;
 };
 
 template <int kDim>
@@ -45,6 +42,7 @@ struct KeyShared {
   bf16 keys[kKeyGroups][kTileElements<kDim>], values[kKeyGroups][kTileElements<kDim>];
   bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
   float4 norm_delta[kStages][kTileRows / 2];  // for two rows each: norm, norm, delta, delta
+  StageQueries tiles[kStages];
   Ring<kStages> ring;
   Ring<kKeyGroups> keys_ring;  // each barrier is used once per work item
   WorkQueue<KeyWork, kQueuedItems> work_items;
@@ -53,10 +51,11 @@ struct KeyShared {
 template <int kDim>
 __device__ __forceinline__ void load_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work,
                                           const TileLoader<kDim>& loader, int round) {
-  const KvPlace place = keys_of(p, work.sequence, work.kv_head, work.first + work.present);
+  const int first_position = work.sequence.first_position + work.first;
+  const KvPlace place = keys_of(p, work.sequence, work.kv_head, first_position + work.present);
   for (int g = 0; g < kKeyGroups; ++g) {
     const bf16* from[4];
-    find_positions(from, place, work.first + g * kTileRows);
+    find_positions(from, place, first_position + g * kTileRows);
     shared.keys_ring.empty[g].wait(round ^ 1);
     loader.positions(shared.keys[g], from, 0, work.present - g * kTileRows);
     loader.positions(shared.values[g], from, place.value_offset, work.present - g * kTileRows);
@@ -66,30 +65,30 @@ __device__ __forceinline__ void load_keys(KeyShared<kDim>& shared, const Backwar
 
 template <int kDim>
 __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, const KeyWork& work,
-                                              const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round,
-                                              int thread) {
-  QueryTileIterator tiles = work.tiles;
-  const int rows = work.sequence.rows;
-  const int64_t row_begin = work.sequence.row_begin;
-  const auto stats_of = [&](const QueryTileIterator& tiles) {
-    const int own = tiles.tile * kTileRows + thread;
-    return thread < kTileRows && own < rows ? QueryStats(p, row_begin + own, tiles.head) : QueryStats();
+                                              QueryTiles<kTileRows> tiles, const TileLoader<kDim>& loader,
+                                              RingPlace<kStages>& at, int round, int thread) {
+  const auto stats_of = [&](const QueryTiles<kTileRows>& tiles) {
+    const int own = tiles.first() + thread;
+    return thread < kTileRows && own < tiles.rows ? QueryStats(p, int64_t{tiles.row_begin} + own, tiles.head)
+                                                  : QueryStats();
   };
   QueryStats stats = stats_of(tiles);
   for (bool first_tile = true; !tiles.done(); at.advance(), first_tile = false) {
-    const int first = tiles.tile * kTileRows, column = tiles.head * kDim;
+    const int column = tiles.head * kDim, rows = tiles.rows - tiles.first();
+    const int64_t row = int64_t{tiles.row_begin} + tiles.first();
     shared.ring.empty[at.stage].wait(at.round ^ 1);
     if (thread < kTileRows) {
       float* const to = reinterpret_cast<float*>(&shared.norm_delta[at.stage][thread / 2]) + (thread & 1);
       to[0] = stats.log2_norm(), to[2] = stats.delta;
     }
+    if (thread == 0) shared.tiles[at.stage] = {tiles.position(), tiles.end_key(), tiles.last()};
     shared.ring.full[at.stage].arrive();
-    loader.rows(shared.queries[at.stage], p.q, row_begin + first, column, rows - first);
-    loader.rows(shared.gradients[at.stage], p.d_o, row_begin + first, column, rows - first);
+    loader.rows(shared.queries[at.stage], p.q, row, column, rows);
+    loader.rows(shared.gradients[at.stage], p.d_o, row, column, rows);
     shared.ring.full[at.stage].arrive_after_copies();
     // Loaded after the first queries, because the last item's key buffers become free later than its query buffers.
     if (first_tile) load_keys<kDim>(shared, p, work, loader, round);
-    tiles.advance();
+    tiles.advance(p);
     if (!tiles.done()) stats = stats_of(tiles);
   }
 }
@@ -104,11 +103,13 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
   for (int item = 0;; ++item) {
     // Tiles are listed with the most keys first. Read from the end, the list starts with keys that most queries see.
     const int index = work_index(item);
-    const QueryTile tile = groups.find(p.sequences, index / p.kv_heads);
-    if (tile.sequence < 0) break;
-    work = KeyWork(p, Tile(p, tile), index % p.kv_heads);
+    const QueryTile found = groups.find(p.sequences, index / p.kv_heads);
+    if (found.sequence < 0) break;
+    const Tile tile(p, found);
+    work = KeyWork(tile, index % p.kv_heads);
     shared.work_items.hand_over(work_at, work, thread);
-    load_for_keys<kDim>(shared, p, work, loader, at, item & 1, thread);
+    load_for_keys<kDim>(shared, p, work, QueryTiles<kTileRows>(p, tile, work.first, work.present, work.kv_head), loader,
+                        at, item & 1, thread);
   }
   work.kv_head = -1;
   shared.work_items.hand_over(work_at, work, thread);
@@ -139,21 +140,21 @@ __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Bac
 }
 // Masks of 16 keys from first_key on and 64 queries.
 [[maybe_unused]] __device__ __forceinline__ void mask_transposed(float (&s)[8][4], int first_key, int first_query,
-                                                                 int window, int lane) {
+                                                                 int end_key, int window, int lane) {
 #pragma unroll
   for (int n = 0; n < 8; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int query = first_query + 8 * n + 2 * (lane & 3) + (e & 1), key = first_key + lane / 4 + 8 * (e >> 1);
-      if (key > query || (window != 0 && key <= query - window)) s[n][e] = -INFINITY;
+      if (key > query || key >= end_key || (window != 0 && key <= query - window)) s[n][e] = -INFINITY;
     }
 }
 
-// Adds what a tile of queries contributes to dk and dv of 64 keys.
+// Adds what a tile of queries, none of which sees keys from end_key on, contributes to dk and dv of 64 keys.
 template <int kDim>
 __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8][4],
                                             const KeyShared<kDim>& shared, const Backward& p, int group, int stage,
-                                            int first_key, int first_query, int lane) {
+                                            int first_key, int first_query, int end_key, int lane) {
   const bf16* const queries = shared.queries[stage];
   const bf16* const gradients = shared.gradients[stage];
   float s[8][4], d[8][4];
@@ -165,9 +166,9 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
   wgmma_commit();
   wgmma_wait<1>();
   pin(s);
-  const bool all =
-      first_key + kKeyBlock - 1 <= first_query && (p.window == 0 || first_key > first_query + kTileRows - 1 - p.window);
-  if (!all) mask_transposed(s, first_key + 16 * (threadIdx.x / 32 & 3), first_query, p.window, lane);
+  const bool all = first_key + kKeyBlock - 1 < min(first_query + 1, end_key) &&
+                   (p.window == 0 || first_key > first_query + kTileRows - 1 - p.window);
+  if (!all) mask_transposed(s, first_key + 16 * (threadIdx.x / 32 & 3), first_query, end_key, p.window, lane);
   make_probabilities(s, shared.norm_delta[stage], p.c, lane);
   pack_weights(a, s);
   wgmma_fence();
@@ -189,14 +190,15 @@ __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Back
                                              RingPlace<kStages>& at, int group, int lane) {
   float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
   const int first_key = work.first + group * kTileRows;
-  for (QueryTileIterator tiles = work.tiles; !tiles.done(); at.advance(), tiles.advance()) {
-    const int first_query = tiles.tile * kTileRows;
+  for (bool last = false; !last; at.advance()) {
     shared.ring.full[at.stage].wait(at.round);
+    const auto [first_query, end_key, is_last] = shared.tiles[at.stage];
+    last = is_last;
     // Otherwise no query of the tile sees a key of this warpgroup, or the tile has no queries.
-    if (first_query >= first_key && group * kTileRows < work.present &&
+    if (first_key <= first_query && first_key < end_key && group * kTileRows < work.present &&
         (p.window == 0 || first_key + kKeyBlock - 1 > first_query - p.window)) {
       fence_for_wgmma();
-      add_queries<kDim>(dk, dv, shared, p, group, at.stage, first_key, first_query, lane);
+      add_queries<kDim>(dk, dv, shared, p, group, at.stage, first_key, first_query, end_key, lane);
     }
     release_stage(shared.ring.empty[at.stage], lane);
   }
@@ -219,7 +221,8 @@ __device__ __forceinline__ void compute_keys(KeyShared<kDim>& shared, const Back
   }
 }
 
-// dk and dv for two tiles of keys and a kv head: summed over the heads of the group, then tiles of queries, in order.
+// dk and dv for two tiles of keys and a kv head: summed over the sequences that see them, the heads of the group, then
+// tiles of queries, in order.
 template <int kDim>
 __global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
@@ -248,14 +251,17 @@ __global__ void __launch_bounds__(kKeyThreads, 1) key_kernel(const __grid_consta
 struct QueryWork {
   DeviceSequence sequence;
   int64_t row;
-  int first, head, present, first_block, last_block;  // head is -1 after the last work item
+  int first, head, present;     // head is -1 after the last work item
+  int position;                 // of the first query
+  int first_block, last_block;  // of keys
 
   QueryWork() = default;
   __device__ QueryWork(const Backward& p, const Tile& tile, int query_head)
       : sequence(tile.sequence), row(int64_t{sequence.row_begin} + tile.first), first(tile.first), head(query_head) {
     present = min(sequence.rows - first, kQueryGroups * kTileRows);
-    first_block = (p.window ? max(0, first - p.window + 1) : 0) / kKeyBlock;
-    last_block = (first + present - 1) / kKeyBlock;
+    position = sequence.first_position + first;
+    first_block = (p.window ? max(0, position - p.window + 1) : 0) / kKeyBlock;
+    last_block = (position + present - 1) / kKeyBlock;
   }
 };
 
@@ -271,7 +277,7 @@ struct QueryShared {
 template <int kDim>
 __device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, const Backward& p, const QueryWork& work,
                                                  const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round) {
-  const KvPlace place = keys_of(p, work.sequence, work.head / (p.heads / p.kv_heads), work.first + work.present);
+  const KvPlace place = keys_of(p, work.sequence, work.head / (p.heads / p.kv_heads), work.position + work.present);
   const bf16* from[4];
   find_positions(from, place, work.first_block * kKeyBlock);
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
@@ -349,14 +355,14 @@ __device__ __forceinline__ void add_keys(float (&dq)[kDim / 8][4], const QuerySh
 template <int kDim>
 __device__ __forceinline__ void compute_queries(QueryShared<kDim>& shared, const Backward& p, const QueryWork& work,
                                                 RingPlace<kStages>& at, int group, int lane) {
-  const int warp = threadIdx.x / 32 & 3, own = group * kTileRows, first = work.first + own;
+  const int warp = threadIdx.x / 32 & 3, own = group * kTileRows, first = work.position + own;
   const QueryRows rows(p, work.row + own, work.head, work.present - own, first, warp, lane);
   float dq[kDim / 8][4] = {};
   for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
     const int first_key = block * kKeyBlock, last_key = first_key + kKeyBlock - 1;
     shared.ring.full[at.stage].wait(at.round);
     // Otherwise no query of this warpgroup sees a key of the block, or the warpgroup has no queries.
-    if (first_key <= first && own < work.present && (p.window == 0 || last_key > first - p.window)) {
+    if (first_key < first + kTileRows && own < work.present && (p.window == 0 || last_key > first - p.window)) {
       const bool masked = last_key > first || (p.window != 0 && first_key <= first + kTileRows - 1 - p.window);
       fence_for_wgmma();
       add_keys<kDim>(dq, shared, group, at.stage, rows, first_key, masked, p.c, lane);

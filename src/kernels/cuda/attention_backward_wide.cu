@@ -68,18 +68,19 @@ __global__ void __launch_bounds__(kThreads, 1) query_wide_kernel(const Backward 
   const int head = blockIdx.x % p.heads, index = blockIdx.x / p.heads, column = head * p.head_dim;
   const Tile tile(p, index / kParts);
   const int first = tile.first + index % kParts * kSmallTileRows;
-  const int rows = min(tile.sequence.rows - first, kSmallTileRows), end = first + rows;
+  const int rows = min(tile.sequence.rows - first, kSmallTileRows);
   if (rows <= 0) return;
   const int64_t row = int64_t{tile.sequence.row_begin} + first;
+  const int first_query = tile.sequence.first_position + first, end = first_query + rows;
   const KvPlace place = keys_of(p, tile.sequence, head / (p.heads / p.kv_heads), end);
-  const int first_step = (p.window ? max(0, first - p.window + 1) : 0) / kSmallTileRows;
+  const int first_step = (p.window ? max(0, first_query - p.window + 1) : 0) / kSmallTileRows;
   const int last_step = (end - 1) / kSmallTileRows;
 
   copy_rows<kWideDim, kSmallTileRows>(shared.queries, p.q, row, column, rows, p.head_dim);
   copy_rows<kWideDim, kSmallTileRows>(shared.gradients, p.d_o, row, column, rows, p.head_dim);
   load_small_keys(shared.keys[0], shared.values[0], place, first_step * kSmallTileRows, warp, lane);
   copy_commit();
-  const QueryRows mine(p, row, head, rows, first, warp & 1, lane);
+  const QueryRows mine(p, row, head, rows, first_query, warp & 1, lane);
 
   Accumulator dq = {};
   for (int step = first_step; step <= last_step; ++step) {
@@ -112,41 +113,35 @@ struct KeyShared {
   float2 norm_delta[2][kSmallTileRows];
 };
 
-// dk and dv for 32 keys and one kv head: summed over the heads of the group, then queries, in order.
+// dk and dv for 32 keys and one kv head: summed over the sequences that see them, the heads of the group, then queries,
+// in order.
 __global__ void __launch_bounds__(kThreads, 1) key_wide_kernel(const Backward p) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<KeyShared*>(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, own = 16 * (warp & 1), half = warp >> 1;
-  const int kv_head = blockIdx.x % p.kv_heads, index = blockIdx.x / p.kv_heads, group = p.heads / p.kv_heads;
+  const int kv_head = blockIdx.x % p.kv_heads, index = blockIdx.x / p.kv_heads;
   // Tiles are listed with the most keys first. Read from the end, the list starts with the keys that most queries see.
   const Tile tile(p, static_cast<int>(p.num_tiles) - 1 - index / kParts);
   const int first = tile.first + index % kParts * kSmallTileRows;
-  const int rows = tile.sequence.rows, present = min(rows - first, kSmallTileRows);
+  const int present = min(tile.sequence.rows - first, kSmallTileRows);
   if (present <= 0) return;
-  const int64_t row_begin = tile.sequence.row_begin;
-
-  // The last query that sees the tile's last key.
-  const int last_query = p.window ? min(rows - 1, first + present - 1 + p.window - 1) : rows - 1;
-  QueryTileIterator tiles{.first_tile = first / kSmallTileRows,
-                          .last_tile = last_query / kSmallTileRows,
-                          .last_head = kv_head * group + group - 1,
-                          .head = kv_head * group,
-                          .tile = first / kSmallTileRows};
+  using Queries = QueryTiles<kSmallTileRows>;
+  Queries tiles(p, tile, first, present, kv_head);
   QueryStats next;  // statistics of this thread's row in the tile that is being loaded
-  const auto load = [&](const QueryTileIterator& at, int stage) {
-    const int query = at.tile * kSmallTileRows, column = at.head * p.head_dim, mine = query + threadIdx.x;
-    copy_rows<kWideDim, kSmallTileRows>(shared.queries[stage], p.q, row_begin + query, column, rows - query,
-                                        p.head_dim);
-    copy_rows<kWideDim, kSmallTileRows>(shared.gradients[stage], p.d_o, row_begin + query, column, rows - query,
-                                        p.head_dim);
-    next = threadIdx.x < kSmallTileRows && mine < rows ? QueryStats(p, row_begin + mine, at.head) : QueryStats();
+  const auto load = [&](const Queries& at, int stage) {
+    const int64_t row = int64_t{at.row_begin} + at.first();
+    const int column = at.head * p.head_dim, rows = at.rows - at.first(), mine = static_cast<int>(threadIdx.x);
+    copy_rows<kWideDim, kSmallTileRows>(shared.queries[stage], p.q, row, column, rows, p.head_dim);
+    copy_rows<kWideDim, kSmallTileRows>(shared.gradients[stage], p.d_o, row, column, rows, p.head_dim);
+    next = mine < kSmallTileRows && mine < rows ? QueryStats(p, row + mine, at.head) : QueryStats();
   };
   const auto publish = [&](int stage) {
     if (threadIdx.x < kSmallTileRows) shared.norm_delta[stage][threadIdx.x] = make_float2(next.log2_norm(), next.delta);
   };
 
-  const KvPlace place = keys_of(p, tile.sequence, kv_head, first + present);
-  load_small_keys(shared.keys, shared.values, place, first, warp, lane);
+  const int first_position = tile.sequence.first_position + first;
+  const KvPlace place = keys_of(p, tile.sequence, kv_head, first_position + present);
+  load_small_keys(shared.keys, shared.values, place, first_position, warp, lane);
   load(tiles, 0);
   copy_commit();
   publish(0);
@@ -155,8 +150,8 @@ __global__ void __launch_bounds__(kThreads, 1) key_wide_kernel(const Backward p)
   for (int stage = 0; !tiles.done(); stage ^= 1) {
     copy_wait<0>();
     __syncthreads();
-    const int first_query = tiles.tile * kSmallTileRows;
-    tiles.advance();
+    const int first_query = tiles.position(), end_key = tiles.end_key();
+    tiles.advance(p);
     if (!tiles.done()) load(tiles, stage ^ 1);
     copy_commit();
     float s[4][4] = {}, d[4][4] = {};  // transposed: 16 keys, 32 queries
@@ -168,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1) key_wide_kernel(const Backward p)
         const int i = 8 * n + 2 * (lane & 3) + (e & 1), query = first_query + i;
         const int key = first + own + lane / 4 + 8 * (e >> 1);
         const float2 norm_delta = shared.norm_delta[stage][i];
-        const bool seen = key <= query && (p.window == 0 || key > query - p.window);
+        const bool seen = key <= query && key < end_key && (p.window == 0 || key > query - p.window);
         const float probability = seen ? exp2_fast(__fmaf_rn(s[n][e], p.c, -norm_delta.x)) : 0.0f;
         s[n][e] = probability;
         d[n][e] = probability * (d[n][e] - norm_delta.y);
@@ -177,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1) key_wide_kernel(const Backward p)
     add_half(dk, d, shared.queries[stage], half, lane);
     publish(stage ^ 1);
   }
-  const int64_t row = row_begin + first + own;
+  const int64_t row = int64_t{tile.sequence.row_begin} + first + own;
   const int column = kv_head * p.head_dim + half * kHalfColumns, columns = p.head_dim - half * kHalfColumns;
   store_gradient<kHalfColumns>(p.dk, dk, row, column, present - own, columns, p.scale, lane);
   store_gradient<kHalfColumns>(p.dv, dv, row, column, present - own, columns, 1.0f, lane);
