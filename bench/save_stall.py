@@ -10,22 +10,14 @@ import argparse
 import json
 import os
 import pathlib
-import random
 import shutil
 import statistics
 import subprocess
 import sys
 import time
 
+from random_rows import write_rows
 from record import ROOT, write_record
-
-
-def write_rows(file, rows, tokens, vocabulary):
-    generator = random.Random(1)
-    with open(file, "w") as out:
-        for _ in range(rows):
-            row = [generator.randrange(vocabulary) for _ in range(tokens)]
-            out.write(json.dumps({"tokens": row, "loss_mask": [0] + [1] * (tokens - 1)}) + "\n")
 
 
 def processor_seconds(pid):

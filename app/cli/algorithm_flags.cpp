@@ -17,9 +17,8 @@ using train::ReductionKind;
 constexpr std::string_view kEstimators =
     "grpo|gspo|cispo|dr_grpo|rloo|max_rl|opo|remax|gpg|grpo_passk|reinforce_plus_plus|reinforce_plus_plus_baseline|"
     "ppo|on_policy_distillation";
-constexpr std::string_view kPolicyLosses =
-    "vanilla|gspo|cispo|sapo|geo_mean|gmpo|dppo_tv|dppo_kl|prime|dro|vespo|clip_cov|kl_cov|reinforce|gpg|"
-    "importance_sampling";
+// Losses that are an objective with something beside it.
+constexpr std::string_view kDerivedLosses = "gspo|clip_cov|kl_cov";
 constexpr std::string_view kReductions =
     "seq-mean-token-mean|token-mean|token-sum|seq-mean-token-sum|seq-mean-token-sum-norm|grpo|dapo|dr_grpo";
 
@@ -59,25 +58,20 @@ std::string loss_name(const AlgorithmForm& form) {
   return asked.empty() ? "vanilla" : asked;
 }
 
+std::string_view policy_loss_names() {
+  static const std::string names = [] {
+    std::string all;
+    for (const train::PolicyObjectiveName& objective : train::kPolicyObjectives)
+      all += std::string(objective.name) + "|";
+    return all.append(kDerivedLosses);
+  }();
+  return names;
+}
+
 void set_objective(const std::string& name, const AlgorithmForm& form, recipes::RlOptions& o) {
-  constexpr struct {
-    std::string_view name;
-    PolicyObjective objective;
-  } kObjectives[] = {{"cispo", PolicyObjective::cispo},
-                     {"sapo", PolicyObjective::sapo},
-                     {"geo_mean", PolicyObjective::gmpo},
-                     {"gmpo", PolicyObjective::gmpo},
-                     {"dppo_tv", PolicyObjective::dppo_tv},
-                     {"dppo_kl", PolicyObjective::dppo_kl},
-                     {"prime", PolicyObjective::dppo_mask},
-                     {"dro", PolicyObjective::dro},
-                     {"vespo", PolicyObjective::vespo},
-                     {"kl_cov", PolicyObjective::ratio},
-                     {"reinforce", PolicyObjective::reinforce},
-                     {"gpg", PolicyObjective::reinforce},
-                     {"importance_sampling", PolicyObjective::ratio}};
-  for (const auto& known : kObjectives)
+  for (const train::PolicyObjectiveName& known : train::kPolicyObjectives)
     if (name == known.name) o.loss.objective = known.objective;
+  if (name == "kl_cov") o.loss.objective = PolicyObjective::ratio;
   if (name == "gspo") o.loss.ratio_level = train::RatioLevel::sequence;
   if (name == "clip_cov") {
     o.row_choice.kind = train::RowChoiceKind::clip_cov;
@@ -110,10 +104,8 @@ void check_clip(const AlgorithmForm& form, const std::string& loss, recipes::RlO
         fmt::format("--policy-loss cispo: the ratio is also bounded from below, at {}; the paper bounds it from above "
                     "only (--eps-clip 1)",
                     shown_number(1 - o.loss.clip_low)));
-  const bool unclipped = o.loss.objective != PolicyObjective::clip && o.loss.objective != PolicyObjective::cispo &&
-                         o.loss.objective != PolicyObjective::gmpo && o.loss.objective != PolicyObjective::dppo_tv &&
-                         o.loss.objective != PolicyObjective::dppo_kl;
-  if (unclipped && form.clip_high) notes.push_back(fmt::format("--eps-clip-high: the loss {} has no clip range", loss));
+  if (!train::name_of(o.loss.objective).has_clip_range && form.clip_high)
+    notes.push_back(fmt::format("--eps-clip-high: the loss {} has no clip range", loss));
   if (o.loss.clip_c != 0 && o.loss.objective != PolicyObjective::clip)
     notes.push_back(fmt::format("--eps-clip-c: the loss {} has no dual clip", loss));
 }
@@ -195,7 +187,7 @@ std::vector<Flag> algorithm_flags(AlgorithmForm& form, recipes::RlOptions& o) {
   return {
       {"--advantage-estimator", "NAME", choice(kEstimators, "grpo", into(form.estimator)),
        "grpo: a sample's reward against its group's; ppo: against a critic's; docs/rl.md has all"},
-      {"--policy-loss", "NAME", choice(kPolicyLosses, "vanilla", into(form.policy_loss)),
+      {"--policy-loss", "NAME", choice(policy_loss_names(), "vanilla", into(form.policy_loss)),
        "vanilla: PPO's clipped ratio; verl's names, docs/rl.md has all"},
       {"--pg-loss-type", "NAME", choice("ppo|reinforce", "", into(form.pg_loss_type)),
        "slime's name of vanilla and reinforce"},

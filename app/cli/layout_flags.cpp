@@ -1,15 +1,31 @@
 #include "cli/layout_flags.h"
 
+#include <algorithm>
+
 namespace lockstep::cli {
 
 namespace {
+
 constexpr double kMaxDevices = 4096;
+
+// "nccl|gloo|..." for choice, or "nccl: between GPUs | gloo: ..." for --help.
+std::string wires(bool with_help) {
+  std::string all;
+  for (const recipes::WireFacts& wire : recipes::kWires) {
+    all += all.empty() ? "" : with_help ? " | " : "|";
+    all += wire.name;
+    if (with_help) all.append(": ").append(wire.help);
+  }
+  return all;
 }
 
+}  // namespace
+
 std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
+  static const std::string kWireNames = wires(false);
   recipes::RankOptions& ranks = training.ranks;
   const auto set_wire = [&ranks](const std::string& name) {
-    ranks.wire = name == "gloo" ? recipes::Wire::host : name == "mpi" ? recipes::Wire::mpi : recipes::Wire::nccl;
+    ranks.wire = std::ranges::find(recipes::kWires, name, &recipes::WireFacts::name)->wire;
   };
   const auto balance = [&training](train::Balance by) {
     return Binding{.arity = Arity::none,
@@ -24,9 +40,7 @@ std::vector<Flag> layout_flags(recipes::TrainingOptions& training) {
        "GPUs that a host has: no more may be asked of it"},
       {"--ranks-per-gpu", "N", number(ranks.ranks_per_device, 1, 64),
        "processes that share a GPU, each with a part of its memory: a layout is tried on fewer GPUs, with its bits"},
-      {"--distributed-backend", "NAME", choice("nccl|gloo|mpi", "nccl", set_wire),
-       "what moves gradients: nccl between GPUs (over TCP between CPUs) | gloo: TCP, through host memory | mpi: MPI, "
-       "through host memory, of ranks that mpirun has started"},
+      {"--distributed-backend", "NAME", choice(kWireNames, "nccl", set_wire), "what moves gradients: " + wires(true)},
       {"--balance-data", "", balance(train::Balance::tokens),
        "deal the samples of a step to its gradient lanes by their lengths, so that ranks are done together; decides "
        "bits"},

@@ -8,6 +8,7 @@
 
 #include "cli/secret_file.h"
 #include "core/error.h"
+#include "recipes/base.h"
 
 namespace lockstep::cli {
 
@@ -92,6 +93,20 @@ Flag without_flag() {
           "no result"};
 }
 
+namespace {
+
+// The names of recipes::load_formats, for choice.
+std::string_view load_format_names() {
+  static const std::string names = [] {
+    std::vector<std::string_view> all;
+    for (const recipes::LoadFormat& format : recipes::load_formats()) all.push_back(format.name);
+    return fmt::format("{}", fmt::join(all, "|"));
+  }();
+  return names;
+}
+
+}  // namespace
+
 std::vector<Flag> machine_flags(BaseOptions& base) {
   return {
       {"--threads", "N", number(base.stream.threads, 0, max_threads()), "threads (0: all cores); never changes a bit"},
@@ -102,10 +117,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
        "auto (a GPU if there is one) | cpu | cuda"},
       {"--load-format", "HOW",
        choice(
-           "auto|dummy", "auto",
-           [&base](const std::string& name) {
-             base.load_format = name == "dummy" ? recipes::LoadFormat::dummy : recipes::LoadFormat::automatic;
-           },
+           load_format_names(), "auto", [&base](const std::string& name) { base.load_format = name; },
            "safetensors|pt|npcache|gguf|bitsandbytes|mistral|sharded_state|tensorizer|runai_streamer"),
        "auto | dummy: random weights in the shapes of config.json; needs no weight files"}};
 }

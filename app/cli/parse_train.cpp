@@ -5,13 +5,13 @@
 #include "cli/async_flags.h"
 #include "cli/checkpoint_flags.h"
 #include "cli/claims.h"
-#include "cli/critic_flags.h"
 #include "cli/eval_config.h"
 #include "cli/layout_flags.h"
 #include "cli/optimizer_flags.h"
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/reward_flags.h"
+#include "cli/second_trainer_flags.h"
 #include "cli/train_flags.h"
 #include "core/error.h"
 #include "recipes/held_out_prompts.h"
@@ -217,7 +217,7 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Reward", reward_flags(o.reward));
   flags.add("Reward", training_reward_flags(o));
   flags.add("Algorithm", {ref_load_flag(form.ref_load)});
-  flags.add("Critic (--advantage-estimator ppo)", critic_flags(o));
+  add_second_trainer_flags(flags, o);
   flags.add("Shape of losses", loss_shape_flags(form.algorithm, o));
   flags.add("Adaptive coefficients, reference", adaptive_flags(form.gates, o));
   flags.add("Which samples are trained on", gate_flags(form.gates, o));
@@ -257,7 +257,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   resolve_rollout_engine(form.engine, form.options, given);
   resolve_algorithm(form.algorithm, form.options, given, given.notes);
   resolve_distillation(form.distillation, form.options, given.notes);
-  resolve_critic(form.options, given, given.notes);
+  resolve_second_trainers(form.options, given, given.notes);
   check_objectives(form.options);
   resolve_correction(form.correction, form.options, given.notes);
   resolve_gates(form.gates, form.options, given.notes);

@@ -193,16 +193,27 @@ std::vector<RewardChoice> reward_choices(const std::string& flag, const std::str
   return choices;
 }
 
+namespace {
+
+// All rules but those that --help explains, and boxed_NAME.
+std::string other_rules() {
+  std::vector<std::string_view> names;
+  static const std::string kAll = rl::rule_names();
+  for (const std::string_view name : split_names(kAll))
+    if (name != "math" && name != "number" && name != "exact" && !name.starts_with("boxed_")) names.push_back(name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
 Flag reward_flag(RewardConfig& spec, std::string_view shown) {
   const auto set = [&spec](const std::string& flag, const Values& values) {
     spec.choices = reward_choices(flag, values[0]);
   };
-  return {
-      "--rm-type", "NAME", Binding{.shown = std::string(shown), .set = set},
-      "reward: math (LaTeX in the last \\boxed{}) | number (last boxed answer or number) | exact (the whole text) | "
-      "deepscaler, dapo, gsm8k, f1, gpqa, regex, json_schema, length, format, repetition, soft_overlong, random, "
-      "deterministic_random, zero | boxed_NAME | command, remote_rm, judge, code, sandbox_fusion | "
-      "math:0.9,format:0.1"};
+  return {"--rm-type", "NAME", Binding{.shown = std::string(shown), .set = set},
+          std::string("reward: math (LaTeX in the last \\boxed{}) | number (last boxed answer or number) | exact (the "
+                      "whole text) | ") +
+              other_rules() + " | boxed_NAME | command, remote_rm, judge, code, sandbox_fusion | math:0.9,format:0.1"};
 }
 
 std::vector<Flag> reward_flags(RewardConfig& spec) {

@@ -49,8 +49,16 @@ std::string engines_flag(const std::string& flag, rollout::EngineKind kind) {
 }
 
 bool is_engine_flag(const std::string& flag) {
-  return flag.starts_with("--vllm-") || flag.starts_with("--sglang-") || flag.starts_with("--no-vllm-") ||
-         flag.starts_with("--no-sglang-");
+  return std::ranges::any_of(
+      rollout::kEngines, [&](const rollout::EngineFacts& engine) { return !engines_flag(flag, engine.kind).empty(); });
+}
+
+// "local" and the names of servers, for choice and (separated by commas) for errors.
+std::string engine_names(std::string_view first, std::string_view separator) {
+  std::string names(first);
+  for (const rollout::EngineFacts& engine : rollout::kEngines)
+    names += (names.empty() ? "" : std::string(separator)) + engine.name;
+  return names;
 }
 
 // Hands the flag to the command, or refuses it.
@@ -81,7 +89,7 @@ void refuse_without_servers(const Classified& given) {
     if (given.given(name) != nullptr)
       throw ConfigError({.what = "the engine of this process needs no such thing",
                          .where = name,
-                         .attempt = "--rollout-engine vllm, sglang or lockstep, or drop it"});
+                         .attempt = "--rollout-engine " + engine_names("", " or ") + ", or drop it"});
 }
 
 [[noreturn]] void disagree(const std::string& flag, const std::string& other, const std::string& wanted) {
@@ -132,8 +140,9 @@ void check_servers(const RolloutEngineForm& form, const recipes::RolloutEngineOp
                        .where = "--lora-adapter-name",
                        .got = engine.adapter_name,
                        .wanted = "no spaces, slashes or colons"});
-  const bool takes = form.sync_strategy == "tensor"    ? form.engine == "sglang"
-                     : form.sync_strategy == "weights" ? form.engine != "lockstep"
+  const rollout::EngineFacts& server = rollout::engine_facts(*engine.kind);
+  const bool takes = form.sync_strategy == "tensor"    ? server.takes_tensors
+                     : form.sync_strategy == "weights" ? server.takes_weights
                                                        : true;
   if (!takes)
     throw ConfigError(
@@ -155,12 +164,13 @@ void check_servers(const RolloutEngineForm& form, const recipes::RolloutEngineOp
 }  // namespace
 
 std::vector<Flag> rollout_engine_flags(RolloutEngineForm& form, recipes::RlOptions& options) {
+  static const std::string kEngineNames = engine_names(kLocal, "|");
   recipes::RolloutEngineOptions& engine = options.engine;
   const auto keep_engine = [&form](const std::string& name) { form.engine = name; };
   const auto keep_change = [&form](const std::string& name) { form.on_version_change = name; };
   const auto keep_strategy = [&form](const std::string& name) { form.sync_strategy = name; };
   return {
-      {"--rollout-engine", "NAME", choice("local|vllm|sglang|lockstep", kLocal, keep_engine),
+      {"--rollout-engine", "NAME", choice(kEngineNames, kLocal, keep_engine),
        "what generates the rollouts: this process, or servers of vLLM, SGLang or Lockstep (docs/engines.md)"},
       {"--rollout-external-engine-addrs", "HOST:PORT...", texts(engine.addresses), "running servers to use"},
       {"--rollout-engine-command", "COMMAND", text(engine.command),

@@ -51,9 +51,9 @@ std::string command(const Bench& bench) {
       "lockstep bench --hf-checkpoint {}{} --batch-size {} --seq-length {} --lora-rank {} --decode-batch {} "
       "--prompt-length {} --new-tokens {}",
       bench.base.path.filename().string(),
-      o.base.load_format == recipes::LoadFormat::dummy ? " --load-format dummy" : "", bench.work.batch_size,
-      bench.work.seq_length, o.lora_rank, fmt::join(bench.work.decode_batches, ","), bench.work.prompt_tokens,
-      bench.work.new_tokens);
+      o.base.load_format == recipes::BaseOptions().load_format ? "" : " --load-format " + o.base.load_format,
+      bench.work.batch_size, bench.work.seq_length, o.lora_rank, fmt::join(bench.work.decode_batches, ","),
+      bench.work.prompt_tokens, bench.work.new_tokens);
   if (bench.work.samples_per_prompt > 1)
     text += fmt::format(" --n-samples-per-prompt {}", bench.work.samples_per_prompt);
   if (o.training.max_tokens) text += fmt::format(" --max-tokens-per-gpu {}", *o.training.max_tokens);

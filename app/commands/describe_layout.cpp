@@ -50,11 +50,9 @@ void describe_layout(const recipes::Layout& layout, const recipes::TrainingOptio
   if (rollout) out << fmt::format(", {} of a rollout's {} prompts", share(rollout->prompts, ranks), rollout->prompts);
   out << "\n";
   if (ranks == 1) return;
-  const char* wire = "TCP through host memory";
-  if (training.ranks.wire == recipes::Wire::mpi)
-    wire = "MPI through host memory";
-  else if (device == Device::cuda && training.ranks.wire == recipes::Wire::nccl && layout.ranks_per_device == 1)
-    wire = "NCCL between the GPUs";
+  const recipes::WireFacts& asked = recipes::facts_of(training.ranks.wire);
+  const bool can = !asked.between_gpus || (device == Device::cuda && layout.ranks_per_device == 1);
+  const std::string_view wire = can ? asked.text : recipes::facts_of(recipes::Wire::host).text;
   out << fmt::format("travels     {} of gradients to and from each rank at an optimizer step, by {}\n",
                      megabytes(recipes::gradient_traffic(adapter.num_trained, ranks)), wire);
   if (rollout)

@@ -13,7 +13,9 @@
 #include "recipes/memory_plan.h"
 #include "recipes/resume.h"
 #include "recipes/rl.h"
+#include "recipes/second_trainers.h"
 #include "recipes/steps.h"
+#include "recipes/supervised_loss.h"
 
 namespace lockstep::commands {
 
@@ -80,7 +82,8 @@ struct DryRun {
     memory(*adapter_layout, beside);
   }
 
-  void memory(const lora::AdapterLayout& adapter_layout, const recipes::BesideTrainer& beside) const {
+  void memory(const lora::AdapterLayout& adapter_layout, recipes::BesideTrainer beside) const {
+    beside.saves = !save.save.empty();
     const recipes::MemoryPlan memory = recipes::plan_memory(base, adapter_layout, training, beside, device);
     const char* label = layout_of_ranks.ranks() > 1 ? "memory/rank " : "memory      ";
     const auto line = [&](const char* what, int64_t bytes, const std::string& remark = "") {
@@ -95,6 +98,7 @@ struct DryRun {
     line(!beside.trained.empty() ? "adapters, 2 versions" : "adapter, 2 versions", memory.adapter);
     line("optimizer moments", memory.moments);
     line("gradient lanes", memory.lanes, "  (at most)");
+    if (memory.snapshots > 0) line("snapshots to save", memory.snapshots);
     line("activations", memory.activations,
          fmt::format("  (micro-batch of {} tokens, recompute {})", memory.max_tokens,
                      model::recompute_name(memory.recompute)));
@@ -155,21 +159,11 @@ std::string rows_text(const std::string& path, int64_t max_bad_rows, std::option
   return fmt::format("{} rows from {}{}", *rows, path, bad > 0 ? fmt::format(", {} bad rows left out", bad) : "");
 }
 
-void describe_critic(const recipes::RlOptions& options, std::ostream& out) {
-  const recipes::CriticOptions& critic = options.critic;
-  out << fmt::format("advantages  GAE of the critic's values, gamma {:g}, lambda {:g}; values are clipped at {:g}\n",
-                     options.advantage.gamma, options.advantage.lambda, critic.value_clip);
-  out << fmt::format(
-      "critic      lr {:g}, {} steps of warm-up{}{}{}\n", critic.lr.value_or(options.optimizer.schedule.lr),
-      critic.warmup_steps, critic.only_rollouts > 0 ? fmt::format(", alone for {} rollouts", critic.only_rollouts) : "",
-      critic.load.empty() ? "" : ", from " + critic.load, critic.save.empty() ? "" : ", also saved in " + critic.save);
-}
-
 }  // namespace
 
 void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::string>& notes,
                  const recipes::Control& control) {
-  const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
+  const load::Base base = recipes::read_base(options.base);
   const DryRun dry_run{base,
                        options.adapter,
                        options.optimizer,
@@ -184,19 +178,9 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   for (const recipes::EvalSet& set : options.eval_sets)
     *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
                                 rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
-  const auto* dpo = std::get_if<train::DpoLoss>(&options.loss);
-  const auto* kto = std::get_if<train::KtoLoss>(&options.loss);
-  const std::string reference = options.reference.empty() ? "the base" : options.reference;
-  *control.out << fmt::format(
-      "batch       {} {} a step, {}\n", options.training.global_batch_size, dpo != nullptr ? "pairs" : "samples",
-      kto != nullptr ? fmt::format("KTO with beta {:g}, weights {:g} and {:g}, the reference is {}", kto->beta,
-                                   kto->desirable_weight, kto->undesirable_weight, reference)
-      : dpo != nullptr
-          ? fmt::format("{} with beta {:g}{}",
-                        dpo->kind == train::PreferenceKind::sigmoid ? "DPO" : train::preference_name(dpo->kind),
-                        dpo->beta, train::reads_reference(*dpo) ? ", the reference is " + reference : "")
-          : fmt::format("loss mean over {}",
-                        options.training.per_token_loss ? "all tokens" : "samples of their token means"));
+  *control.out << fmt::format("batch       {} {} a step, {}\n", options.training.global_batch_size,
+                              train::datums_per_term(options.loss) == 2 ? "pairs" : "samples",
+                              recipes::describe_loss(options));
   *control.out << fmt::format(
       "targets     {}{}\n", recipes::loss_mask_name(options.rows.loss_mask),
       options.rows.max_length ? fmt::format(", rows cut to {} tokens", *options.rows.max_length) : "");
@@ -208,7 +192,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
 
 void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string>& notes,
                 const recipes::Control& control) {
-  const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
+  const load::Base base = recipes::read_base(options.base);
   const DryRun dry_run{base,
                        options.adapter,
                        options.optimizer,
@@ -242,10 +226,10 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       options.sampling.temperature);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
                               options.training.global_batch_size, steps, count_text(rollouts));
-  const bool has_critic = options.advantage.estimator == rl::Estimator::ppo;
-  if (has_critic) describe_critic(options, *control.out);
-  const int64_t without_actor = has_critic ? options.critic.only_rollouts : 0;
-  dry_run.schedule(rollouts ? std::optional(steps * std::max<int64_t>(0, *rollouts - without_actor)) : std::nullopt);
+  for (const recipes::SecondTrainerKind* kind : recipes::second_trainers(options))
+    kind->describe(options, *control.out);
+  dry_run.schedule(rollouts ? std::optional(steps * (*rollouts - recipes::rollouts_without_actor(options, *rollouts)))
+                            : std::nullopt);
   dry_run.notes(notes);
 }
 

@@ -9,8 +9,10 @@
 
 namespace lockstep::checkpoint {
 
-// Text of adapter_config.json; `where` names it in errors. type is canonical. FormatError for every key whose meaning
-// would be lost (value_width is 1 where there is a value head, whose width the weights say): not one we use, not harmless, and neither null, false, empty nor PEFT's default.
+// The fields of an adapter_config.json, of which `text` is the contents; `where` names the file in errors.
+// LoraConfig::type is canonical. If the adapter has a value head, value_width is 1: its real width is only known from
+// the weights. A key that we neither use nor may ignore is a FormatError, unless its value is null, false, empty or
+// PEFT's default, so that no setting is lost silently.
 lora::LoraConfig parse_peft_config(std::string_view text, const std::string& where);
 
 // What PEFT, vLLM and SGLang read: top-level keys sorted, indent 2, no newline at the end. The patterns keep their

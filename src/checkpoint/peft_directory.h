@@ -1,6 +1,6 @@
-// A PEFT LoRA adapter directory: adapter_config.json and adapter_model.safetensors (or .bin, .pt: torch/torch_file.h),
-// plus our vime_lora_metadata.json.
-// Where a checkpoint of ours keeps its adapter: ITERATION/lora_adapter (checkpoint/train_state.h).
+// A directory with a LoRA adapter as PEFT writes it: adapter_config.json and the weights, adapter_model.safetensors (or
+// .bin, .pt: torch/torch_file.h). Our own adapters also have vime_lora_metadata.json. In a checkpoint of ours the
+// directory is ITERATION/lora_adapter (checkpoint/train_state.h).
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ inline constexpr const char* kAdapterWeightsFile = "adapter_model.safetensors";
 inline constexpr const char* kAdapterMetadataFile = "vime_lora_metadata.json";
 inline constexpr const char* kTrainStateFile = "train_state.json";
 
-// vime_lora_metadata.json: what PEFT's files cannot say.
+// vime_lora_metadata.json: what we know of an adapter and PEFT's files have no key for.
 struct AdapterMetadata {
   int64_t iteration = 0;
   int64_t version = 0;
@@ -35,8 +35,9 @@ struct AdapterMetadata {
   std::vector<std::string> target_modules;
   std::string base_fingerprint;     // checkpoint/base_fingerprint.h; empty: unknown
   std::string weights_fingerprint;  // empty: of an older build, whose base_fingerprint is this
-  // What training began with (lora::lora_init_name); empty: unknown. The files of adapters that subtract their first
-  // values are plain ones of twice the rank, and `rank` and `alpha` are those that are trained.
+  // How the factors were initialized (lora::lora_init_name); empty: unknown. Some initializations subtract the initial
+  // A and B from the base, as PiSSA does. The files of such an adapter hold both the trained and the initial factors,
+  // as one adapter of twice the rank; `rank` and `alpha` here are those of the trained factors.
   std::string init = {};
 };
 
@@ -55,11 +56,11 @@ class AdapterWeights {
 
 class PeftDirectory {
  public:
-  // Reads what is small: adapter_config.json, the header of the weights and the metadata, so that an adapter can be
-  // checked before its weights take memory. FormatError naming the key for: peft_type other than LORA, any key we do
-  // not use with a value that is neither null, false nor empty (checkpoint/peft_keys.h); naming the tensor for what no
-  // key explains, or for a factor without its partner.
-  // ConfigError: a file lies outside `root`; what lies beside a directory that is the root is not looked at.
+  // Reads only adapter_config.json, the header of the weights and the metadata, so that an adapter can be checked
+  // before its weights take memory. FormatError naming a key: peft_type is not LORA, or a key that we do not use is set
+  // (checkpoint/peft_keys.h). FormatError naming a tensor: it belongs to nothing in the config, or is an A without its
+  // B or a B without its A. ConfigError: a file lies outside `root`. Metadata of a checkpoint is looked for in the
+  // parent directory, unless `directory` is `root`.
   explicit PeftDirectory(const fs::Path& directory, const fs::ReadRoot& root = {});
   // The weights. FormatError as above: the file may have changed since.
   AdapterWeights read_weights() const;

@@ -45,14 +45,14 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Bytes of a safetensors file with tensors in the reference writer's order (widest dtype first, then by name), header
-// padded to 8. Tensors may be views with a row stride. FormatError for two tensors of one name and for a tensor without
-// dimensions.
+// A safetensors file of these tensors, as bytes: the same that the reference library writes (tensors with the widest
+// type first, then by name; the header padded to a multiple of 8 bytes). A tensor may have a row stride. FormatError:
+// two tensors have one name, or a tensor has no dimensions.
 std::string safetensors_bytes(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
 
-// The same bytes piece by piece, in order; large tensors are not copied. If `read` is given, only names, types and
-// shapes of `tensors` are looked at, and it returns their values one by one: those of a tensor by its place in the
-// list, which must last until it is called again.
+// Writes the same bytes by calls of `put`, in order and without copying large tensors. With `read`, the data pointers
+// of `tensors` are ignored: read(i) is called when the values of tensors[i] are to be written, and what it returns must
+// stay valid until the next call.
 using PutBytes = std::function<void(std::string_view bytes)>;
 using ReadTensor = std::function<ConstTensor(size_t tensor)>;
 void put_safetensors(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,

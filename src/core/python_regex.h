@@ -1,10 +1,9 @@
-// Python's regular expressions (`re`, patterns of type str, version 3.11), as the files of Python programs hold them.
+// Regular expressions of Python's module `re` (version 3.11, patterns of type str), run by PCRE2.
 //
-// A pattern is read by Python's grammar and written anew in the part of PCRE2's where both mean the same, so what
-// Python refuses is refused here too, and what only PCRE2 knows is never reached. Python's, and not read here: (?x),
-// (?m),
-// (?a), (?L), \N{...}. Accepted beyond Python: a look-behind whose alternatives have different lengths. Unicode's
-// properties and small letters are those of this machine's PCRE2.
+// A pattern is parsed by Python's grammar and translated into a PCRE2 pattern that means the same. So a pattern that
+// Python refuses is an error here, too, and syntax that only PCRE2 has is never used. Differences from Python: (?x),
+// (?m), (?a), (?L) and \N{...} are errors; the alternatives of a look-behind may have different lengths; Unicode
+// properties and case folding are those of the installed PCRE2.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +14,15 @@
 
 namespace lockstep {
 
-// The pattern in PCRE2's words. FormatError with the pattern, its faulty part and what would do.
+// The same pattern for PCRE2. FormatError with the pattern, the part that is wrong, and what would be right.
 std::string python_to_pcre2(std::string_view pattern);
 
 class PythonRegex {
  public:
   explicit PythonRegex(std::string_view pattern);  // FormatError
 
-  // re.fullmatch and re.match: from the start to the end, and from the start. `steps` bounds their cost as in
-  // Regex::matches: ResourceError.
+  // Whether re.fullmatch (the whole text) or re.match (the beginning of the text) finds a match. `steps` bounds the
+  // cost as in Regex::matches: ResourceError.
   bool fullmatch(std::string_view text, int64_t& steps) const { return regex_.matches(text, true, steps); }
   bool match(std::string_view text, int64_t& steps) const { return regex_.matches(text, false, steps); }
 

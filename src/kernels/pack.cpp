@@ -32,23 +32,28 @@ void require_part(const ConstTensor& part, const ConstTensor& first, size_t inde
 }
 
 // The packed weight but for its memory.
-PackedWeight checked(std::span<const NamedTensor* const> parts) {
+PackedWeight checked(std::span<const NamedTensor* const> parts, WeightFormat format, Device device) {
   if (parts.empty()) throw ShapeError({.what = "nothing to pack", .where = "pack_weight: parts", .wanted = "[N, K]"});
-  PackedWeight weight;
+  PackedWeight weight{.format = format};
   for (size_t i = 0; i < parts.size(); ++i) {
     require_part(parts[i]->tensor, parts[0]->tensor, i);
     weight.rows += parts[i]->tensor[0];
   }
   weight.depth = parts[0]->tensor[1];
   weight.dtype = parts[0]->tensor.dtype;
+  if (!can_pack(weight.dtype, format, device))
+    throw DTypeError({.what = "values of this type cannot be packed in this format",
+                      .where = "pack_weight: format",
+                      .got = std::string(dtype_name(weight.dtype)) + " in " + format_name(format),
+                      .wanted = std::string("plain_format: ") + format_name(plain_format(weight.dtype, device))});
   return weight;
 }
 
 }  // namespace
 
-PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region, Buffer memory) {
-  PackedWeight weight = checked(parts);
-  weight.format = packed_format(weight.dtype, stream.device());
+PackedWeight pack_weight(std::span<const NamedTensor* const> parts, WeightFormat format, Stream& stream, Region* region,
+                         Buffer memory) {
+  PackedWeight weight = checked(parts, format, stream.device());
   const size_t bytes = packed_bytes(weight.format, weight.rows, weight.depth, stream.device());
   if (stream.device() == Device::cpu) {
     weight.panels = region ? region->take(bytes) : Buffer(bytes, Buffer::Fill::none);
@@ -73,7 +78,8 @@ PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Reg
     named[i].tensor = parts[i];
     pointers.push_back(&named[i]);
   }
-  return pack_weight(pointers, stream, region);
+  const DType stored = parts.empty() ? DType::f32 : parts[0].dtype;
+  return pack_weight(pointers, plain_format(stored, stream.device()), stream, region);
 }
 
 PackedWeight pack_placed(const ConstTensor& weight, Stream& stream) {

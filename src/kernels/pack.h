@@ -10,11 +10,13 @@
 namespace lockstep::kernels {
 
 // Stacks `parts` (host memory or files, [N_i, K], one dtype of f32 | bf16 | f16, row-major; e.g. q, k, v) into one
-// packed weight on the stream's device; on the CPU in `region`, if there is one. A GPU rounds f32 and f16 to bf16.
-// Files are read where they are packed, a worker's share at a time.   Throws ShapeError, DTypeError; DataError if a
-// file cannot be read or has become shorter. `memory`: on a GPU the weight's, packed_bytes; empty: made here.
-PackedWeight pack_weight(std::span<const NamedTensor* const> parts, Stream& stream, Region* region = nullptr,
-                         Buffer memory = {});
+// packed weight of this format on the stream's device; on the CPU in `region`, if there is one.
+// Files are read where they are packed, a worker's share at a time.   Throws ShapeError; DTypeError, also where values
+// of this type cannot be packed in the format (can_pack); DataError if a file cannot be read or has become shorter.
+// `memory`: on a GPU the weight's, packed_bytes; empty: made here.
+PackedWeight pack_weight(std::span<const NamedTensor* const> parts, WeightFormat format, Stream& stream,
+                         Region* region = nullptr, Buffer memory = {});
+// In the plain format of their type.
 PackedWeight pack_weight(std::span<const ConstTensor> parts, Stream& stream, Region* region = nullptr);
 
 // The same of one matrix that lies on the stream's device: f32, on a GPU bf16.

@@ -1,7 +1,5 @@
 #include "kernels/value_head.h"
 
-#include "kernels/cpu/row_ops.h"
-#include "kernels/cuda/ops.h"
 #include "kernels/kernels.h"
 
 namespace lockstep::kernels {

@@ -20,4 +20,16 @@ void value_head_backward(Tensor dx, ConstTensor dv, ConstTensor weight, Stream& 
 // that rows may be split over calls in any way.
 void value_head_gradient(Tensor d_weight, Tensor d_bias, ConstTensor dv, ConstTensor x, Stream& stream);
 
+// The two implementations, of checked arguments.
+namespace cpu {
+void value_head_forward(Tensor v, ConstTensor x, ConstTensor weight, ConstTensor bias, Stream& stream);
+void value_head_backward(Tensor dx, ConstTensor dv, ConstTensor weight, Stream& stream);
+void value_head_gradient(Tensor d_weight, Tensor d_bias, ConstTensor dv, ConstTensor x, Stream& stream);
+}  // namespace cpu
+namespace cuda {
+void value_head_forward(Tensor v, ConstTensor x, ConstTensor weight, ConstTensor bias, Stream& stream);
+void value_head_backward(Tensor dx, ConstTensor dv, ConstTensor weight, Stream& stream);
+void value_head_gradient(Tensor d_weight, Tensor d_bias, ConstTensor dv, ConstTensor x, Stream& stream);
+}  // namespace cuda
+
 }  // namespace lockstep::kernels

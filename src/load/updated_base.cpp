@@ -1,23 +1,25 @@
 #include "load/updated_base.h"
 
+#include <algorithm>
+
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/hf_directory.h"
 #include "core/device_facts.h"
 #include "core/hash.h"
-#include "kernels/weight_format.h"
 #include "model/config.h"
+#include "model/tensor_places.h"
 #include "model/weights_update.h"
 
 namespace lockstep::load {
 namespace {
 
 void require_memory(const Base& old, const NamedTensors& tensors, Device device) {
-  int64_t wanted = 0;
-  if (old.model)
-    wanted = model::updated_bytes(old.config, old.model->weights(), tensors);
-  else
-    for (const NamedTensor& tensor : tensors)
-      wanted += tensor.tensor.elements() * dtype_bytes(kernels::packed_dtype(tensor.tensor.dtype, device));
+  const auto stored = [&](const std::string& name) {
+    const auto tensor = std::ranges::find(tensors, name, &NamedTensor::name);
+    return tensor == tensors.end() ? DType::bf16 : tensor->tensor.dtype;  // one that is missing is refused by loading
+  };
+  const int64_t wanted = old.model ? model::updated_bytes(old.config, old.model->weights(), tensors)
+                                   : model::weight_bytes(old.config, stored, device);
   const int64_t free = free_memory(device);
   if (free < wanted)
     throw ResourceError({.what = old.model ? "there is no memory for new base weights beside those in use"

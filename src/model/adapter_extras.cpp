@@ -179,7 +179,7 @@ int64_t extras_bytes(const lora::AdapterLayout& layout, Device device) {
     bytes += vectors * outputs_of(own.back()) * static_cast<int64_t>(sizeof(float));
     for (const lora::OwnTensors& tensors : own)
       if (tensors.weight != lora::kAbsent && tensors.module.kind != lora::ModuleKind::embedding)
-        bytes += static_cast<int64_t>(kernels::packed_bytes(kernels::packed_format(DType::f32, device),
+        bytes += static_cast<int64_t>(kernels::packed_bytes(kernels::plain_format(DType::f32, device),
                                                             tensors.weight_rows(), tensors.weight_cols(), device));
   });
   return bytes;

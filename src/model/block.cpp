@@ -84,8 +84,7 @@ void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const Wante
   some.norm = t.norm.rows(0, n);
   some.att = t.att.rows(0, n);
   some.mid = t.mid.rows(0, n);
-  some.gate_up = t.gate_up.rows(0, n);
-  some.act = t.act.rows(0, n);
+  some.mlp = t.mlp.first(n);
   // The wanted rows are at most half of all rows, so their inputs fit behind their outputs in the same tensors.
   some.qk = t.att.rows(n, 2 * n);
   const Tensor y = t.mid.rows(n, 2 * n);

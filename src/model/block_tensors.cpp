@@ -9,13 +9,13 @@ BlockTensors inference_tensors(const ModelSpec& c, int64_t tokens, DType dtype, 
   t.qk = t.qkv.cols(0, c.q_width() + c.kv_width());
   t.att = arena.alloc({tokens, c.q_width()}, dtype);
   t.mid = arena.alloc({tokens, c.width}, dtype);
-  t.gate_up = arena.alloc({tokens, 2 * c.ffn}, dtype);
-  t.act = arena.alloc({tokens, c.ffn}, dtype);
+  allocate_kept(t.mlp, c, tokens, dtype, arena);
+  allocate_recomputed(t.mlp, c, tokens, dtype, arena);
   return t;
 }
 
 TokenElements inference_elements(const ModelSpec& c) {
-  return {.activations = 2 * c.width + c.qkv_width() + c.q_width() + 3 * c.ffn};
+  return {.activations = 2 * c.width + c.qkv_width() + c.q_width() + mlp_kept(c) + mlp_recomputed(c)};
 }
 
 namespace {
@@ -39,7 +39,7 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
   const int64_t count = shape.tokens;
   BlockTensors shared;
   shared.norm = arena.alloc({count, c.width}, dtype);
-  shared.act = arena.alloc({count, c.ffn}, dtype);
+  allocate_recomputed(shared.mlp, c, count, dtype, arena);
   shared.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
   std::vector<BlockTensors> sets;
   for (int64_t i = 0; i < kept_sets(shape); ++i) {
@@ -48,10 +48,10 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
     t.att = arena.alloc({count, c.q_width()}, dtype);
     t.stats = arena.alloc({count, c.heads, 2});
     t.mid = arena.alloc({count, c.width}, dtype);
-    t.gate_up = arena.alloc({count, 2 * c.ffn}, dtype);
+    allocate_kept(t.mlp, c, count, dtype, arena);
     if (shape.recompute == Recompute::none) {
       if (i > 0) {
-        t.act = arena.alloc({count, c.ffn}, dtype);
+        allocate_recomputed(t.mlp, c, count, dtype, arena);
         t.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
       }
       if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
@@ -70,8 +70,8 @@ TokenElements kept_elements(const ModelSpec& c, const PassShape& shape) {
   const bool keeps_all = shape.recompute == Recompute::none;
   const int64_t acts = keeps_all ? shape.kept_layers : 1;
   TokenElements elements;
-  elements.activations = c.width + sets * (c.qkv_width() + c.q_width() + c.width + 2 * c.ffn) +
-                         acts * (c.ffn + c.q_width() + c.kv_width()) + shape.kept_ranks;
+  elements.activations = c.width + sets * (c.qkv_width() + c.q_width() + c.width + mlp_kept(c)) +
+                         acts * (mlp_recomputed(c) + c.q_width() + c.kv_width()) + shape.kept_ranks;
   elements.floats = sets * 2 * c.heads;
   if (keeps_all && c.qk_norm) elements.floats += shape.kept_layers * (c.heads + c.kv_heads);
   return elements;
@@ -79,7 +79,7 @@ TokenElements kept_elements(const ModelSpec& c, const PassShape& shape) {
 
 void allocate_scratch(BlockGradient& g, const ModelSpec& c, int64_t tokens, DType dtype, Arena& arena) {
   g.d_norm = arena.alloc({tokens, c.width}, dtype);
-  g.d_act = arena.alloc({tokens, c.ffn}, dtype);
+  allocate_scratch(g.mlp, c, tokens, dtype, arena);
   g.d_att = arena.alloc({tokens, c.q_width()}, dtype);
   g.d_qkv = arena.alloc({tokens, c.qkv_width()}, dtype);
   g.att_dot = arena.alloc({tokens, c.heads});
@@ -88,7 +88,8 @@ void allocate_scratch(BlockGradient& g, const ModelSpec& c, int64_t tokens, DTyp
 }
 
 TokenElements gradient_elements(const ModelSpec& c) {
-  return {.activations = c.width + c.ffn + c.q_width() + c.qkv_width(), .floats = 1 + 2 * c.heads + c.kv_heads};
+  return {.activations = c.width + mlp_scratch(c) + c.q_width() + c.qkv_width(),
+          .floats = 1 + 2 * c.heads + c.kv_heads};
 }
 
 }  // namespace lockstep::model

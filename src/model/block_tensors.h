@@ -1,11 +1,12 @@
 // The activations and gradients of one block: what they are, who allocates which, and how much memory that is. What a
 // function allocates and what the one below it counts stand side by side in block_tensors.cpp.
-// T rows, D width, F feed-forward, Q = heads * head_dim, C = kv_heads * head_dim, H heads.
+// T rows, D width, Q = heads * head_dim, C = kv_heads * head_dim, H heads.
 #pragma once
 
 #include <vector>
 
 #include "core/memory.h"
+#include "model/mlp_tensors.h"
 #include "model/model.h"
 #include "model/train_memory.h"
 
@@ -13,14 +14,13 @@ namespace lockstep::model {
 
 // Inference reuses one set for all layers, training keeps one per layer.
 struct BlockTensors {
-  Tensor norm;     // [T, D]          n1, later n2
-  Tensor qkv;      // [T, Q + 2C]     q and k before norm and rope when `qk` lies elsewhere
-  Tensor qk;       // [T, Q + C]      after norm and rope: columns of qkv, or memory of its own
-  Tensor att;      // [T, Q]
-  Tensor stats;    // [T, H, 2] f32   empty when no backward follows
-  Tensor mid;      // [T, D]
-  Tensor gate_up;  // [T, 2F]
-  Tensor act;      // [T, F]
+  Tensor norm;   // [T, D]          n1, later n2
+  Tensor qkv;    // [T, Q + 2C]     q and k before norm and rope when `qk` lies elsewhere
+  Tensor qk;     // [T, Q + C]      after norm and rope: columns of qkv, or memory of its own
+  Tensor att;    // [T, Q]
+  Tensor stats;  // [T, H, 2] f32   empty when no backward follows
+  Tensor mid;    // [T, D]
+  MlpTensors mlp;
 
   // What backward reads instead of computing it again, or empty.
   Tensor qk_rstd = {};  // [T * (H + C)] f32 of q, then of k
@@ -31,9 +31,9 @@ struct BlockTensors {
 
 // Of backward, for one block at a time.
 struct BlockGradient {
-  Tensor d;        // [T, D]: gradient of the block's output; becomes that of its input
-  Tensor d_norm;   // [T, D]       scratch, as the rest
-  Tensor d_act;    // [T, F]
+  Tensor d;       // [T, D]: gradient of the block's output; becomes that of its input
+  Tensor d_norm;  // [T, D]       scratch, as the rest
+  MlpGradient mlp;
   Tensor d_att;    // [T, Q]
   Tensor d_qkv;    // [T, Q + 2C]
   Tensor rstd;     // [T] f32

@@ -6,10 +6,10 @@
 
 namespace lockstep::model {
 
-// y [T, D] from t.mid. Overwrites y and t.gate_up (unless nobody reads it), t.act; may write t.norm.
+// y [T, D] from t.mid. Overwrites y and t.mlp.gate_up (unless nobody reads it), t.mlp.act; may write t.norm.
 void mlp_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors& t);
 
-// Only what backward reads: t.gate_up.
+// Only what backward reads: t.mlp.gate_up.
 void mlp_forward_kept(int64_t layer, const Rows& rows, const BlockTensors& t);
 
 // call.g.d becomes the gradient of t.mid, and the adapters' gradients are added. False: nothing below the MLP needs a

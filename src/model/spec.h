@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/weight_format.h"
 #include "lora/adapter.h"
 
 namespace lockstep::model {
@@ -60,6 +61,12 @@ void for_each_field(const ModelSpec& config, F& f) {
   f("mlp_bias", config.mlp_bias);
   f("qk_norm", config.qk_norm);
   f("window", config.window);
+}
+
+// The format in which a device holds the matrices of the blocks, where the files have `stored`. Quantized weights would
+// be a field of the spec, since they decide numbers, and a case here.
+inline kernels::WeightFormat block_format(const ModelSpec& /*config*/, DType stored, Device device) {
+  return kernels::plain_format(stored, device);
 }
 
 // These fields, one "name value" a line: a part of a base's fingerprint. Two spellings of one model give one text.

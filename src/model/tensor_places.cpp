@@ -78,6 +78,24 @@ std::vector<TensorPlace> tensor_places(const ModelSpec& config) {
   return Lister(config).list();
 }
 
+kernels::WeightFormat format_of(const ModelSpec& config, const TensorPlace& matrix, DType stored, Device device) {
+  return matrix.layer < 0 ? kernels::plain_format(stored, device) : block_format(config, stored, device);
+}
+
+int64_t weight_bytes(const ModelSpec& config, const std::function<DType(const std::string& name)>& stored,
+                     Device device) {
+  size_t bytes = 0;
+  for_each_group(tensor_places(config), [&](std::span<const TensorPlace> group) {
+    const TensorPlace& first = group.front();
+    int64_t rows = 0;
+    for (const TensorPlace& place : group) rows += place.shape[0];
+    bytes += first.is_matrix() ? kernels::packed_bytes(format_of(config, first, stored(first.name), device), rows,
+                                                       first.shape[1], device)
+                               : static_cast<size_t>(rows) * sizeof(float);
+  });
+  return static_cast<int64_t>(bytes);
+}
+
 std::vector<TensorSpec> expected_tensors(const ModelSpec& config) {
   std::vector<TensorSpec> specs;
   for (TensorPlace& place : tensor_places(config)) specs.push_back({std::move(place.name), std::move(place.shape)});

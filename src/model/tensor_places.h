@@ -2,6 +2,8 @@
 // visiting, counting and the adapter's view of the model are made from.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -35,5 +37,22 @@ inline constexpr int64_t kEmbeddingSite = 0, kHeadSite = 1, kFirstBlockSite = 2;
 
 // Stacked siblings follow one another in order of rows.
 std::vector<TensorPlace> tensor_places(const ModelSpec& config);
+
+// use(siblings): the places that are stored as one matrix or vector, in turn.
+template <class Use>
+void for_each_group(std::span<const TensorPlace> places, const Use& use) {
+  for (size_t begin = 0, end; begin < places.size(); begin = end) {
+    for (end = begin + 1; end < places.size() && places[begin].is_stacked_with(places[end]);) ++end;
+    use(places.subspan(begin, end - begin));
+  }
+}
+
+// The format of a matrix on a device, where its file holds `stored`: block_format, or for the embedding and the head
+// the plain one. Whoever packs weights or plans their memory asks here.
+kernels::WeightFormat format_of(const ModelSpec& config, const TensorPlace& matrix, DType stored, Device device);
+
+// Weights::bytes of the model on a device, where the file holds a tensor as stored(name).
+int64_t weight_bytes(const ModelSpec& config, const std::function<DType(const std::string& name)>& stored,
+                     Device device);
 
 }  // namespace lockstep::model

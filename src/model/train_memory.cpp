@@ -57,8 +57,8 @@ int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
 int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
   const TokenElements block = gradient_elements(c);
   int64_t per_token = c.width + block.activations + 6 * s.max_rank;
-  if (s.dropout) per_token += 2 * std::max({c.width, c.ffn, c.q_width()});
-  if (s.scaled_outputs > 0) per_token += s.scaled_outputs + 2 * c.ffn;
+  if (s.dropout) per_token += 2 * std::max({c.width, mlp_width(c), c.q_width()});
+  if (s.scaled_outputs > 0) per_token += s.scaled_outputs + mlp_kept(c);
   const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
   int64_t floats = s.tokens * block.floats + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
   floats += (s.rows - s.tokens) * 2;  // their gradients

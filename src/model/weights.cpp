@@ -85,11 +85,12 @@ class Loader {
     take_surplus();
     weights_->layers.resize(static_cast<size_t>(config_.layers));
     if (is_slow_to_allocate(stream_.device())) memory_.emplace(matrix_bytes(), stream_.device());
-    for (size_t begin = 0, end; begin < places_.size(); begin = end) {
-      for (end = begin + 1; end < places_.size() && places_[begin].is_stacked_with(places_[end]);) ++end;
-      place_group(begin, end);
-      if (progress) progress(static_cast<double>(end) / static_cast<double>(places_.size()));
-    }
+    size_t done = 0;
+    for_each_group(places_, [&](std::span<const TensorPlace> group) {
+      place_group(group);
+      done += group.size();
+      if (progress) progress(static_cast<double>(done) / static_cast<double>(places_.size()));
+    });
     return weights_;
   }
 
@@ -148,39 +149,42 @@ class Loader {
   // Of the stacked matrices, in order.
   std::vector<size_t> matrix_bytes() const {
     std::vector<size_t> bytes;
-    for (size_t i = 0; i < places_.size(); ++i) {
-      if (!places_[i].is_matrix()) continue;
-      const kernels::WeightFormat format =
-          kernels::packed_format(given_.at(places_[i].name)->tensor.dtype, stream_.device());
-      int64_t rows = places_[i].shape[0];
-      for (; i + 1 < places_.size() && places_[i + 1].is_stacked_with(places_[i]); ++i) rows += places_[i + 1].shape[0];
-      bytes.push_back(kernels::packed_bytes(format, rows, places_[i].shape[1], stream_.device()));
-    }
+    for_each_group(places_, [&](std::span<const TensorPlace> group) {
+      if (!group.front().is_matrix()) return;
+      int64_t rows = 0;
+      for (const TensorPlace& place : group) rows += place.shape[0];
+      bytes.push_back(kernels::packed_bytes(format(group.front()), rows, group.front().shape[1], stream_.device()));
+    });
     return bytes;
   }
 
-  void place_group(size_t begin, size_t end) {
+  kernels::WeightFormat format(const TensorPlace& place) const {
+    return format_of(config_, place, given_.at(place.name)->tensor.dtype, stream_.device());
+  }
+
+  void place_group(std::span<const TensorPlace> group) {
+    const TensorPlace& head = group.front();
     std::vector<const NamedTensor*> parts;
-    for (size_t i = begin; i < end; ++i) {
-      parts.push_back(given_.at(places_[i].name));
+    for (const TensorPlace& place : group) {
+      parts.push_back(given_.at(place.name));
       const ConstTensor &first = parts.front()->tensor, &part = parts.back()->tensor;
       if (part.dtype != first.dtype)
         throw FormatError({.what = "projections that are computed together have different types",
-                           .where = at(places_[i].name),
+                           .where = at(place.name),
                            .got = shape_text(part),
-                           .wanted = std::string(dtype_name(first.dtype)) + " as in " + places_[begin].name});
+                           .wanted = std::string(dtype_name(first.dtype)) + " as in " + head.name});
     }
-    if (places_[begin].is_matrix()) {
-      Linear& layer = *linear_slot(*weights_, places_[begin]);
-      layer.weight = kernels::pack_weight(parts, stream_, &region_, memory_ ? memory_->next() : Buffer());
-      layer.site = places_[begin].site;
+    if (head.is_matrix()) {
+      Linear& layer = *linear_slot(*weights_, head);
+      layer.weight = kernels::pack_weight(parts, format(head), stream_, &region_, memory_ ? memory_->next() : Buffer());
+      layer.site = head.site;
       return;
     }
-    Vector& vector = vector_slot(*weights_, places_[begin]);
+    Vector& vector = vector_slot(*weights_, head);
     vector.dtype = parts.front()->tensor.dtype;
     for (const NamedTensor* part : parts) vector.size += part->tensor.elements();
     std::vector<float> values(static_cast<size_t>(vector.size));
-    for (size_t i = begin; i < end; ++i) append_f32(values.data() + places_[i].row_begin, *parts[i - begin]);
+    for (size_t i = 0; i < group.size(); ++i) append_f32(values.data() + group[i].row_begin, *parts[i]);
     vector.values = device_copy(values.data(), values.size() * sizeof(float), stream_);
   }
 

@@ -18,10 +18,9 @@ float stored(float value, DType dtype) {
   return dtype == DType::f16 ? to_f32(to_f16(value)) : value;
 }
 
-kernels::PackedWeight random_matrix(int64_t rows, int64_t cols, DType dtype, uint64_t seed, uint32_t tensor,
-                                    Region& region, Stream& stream) {
+kernels::PackedWeight random_matrix(int64_t rows, int64_t cols, DType dtype, kernels::WeightFormat format,
+                                    uint64_t seed, uint32_t tensor, Region& region, Stream& stream) {
   if (stream.device() == Device::cuda) {  // a packed bf16 weight is the plain matrix there: it is drawn in place
-    const kernels::WeightFormat format = kernels::packed_format(dtype, Device::cuda);
     kernels::PackedWeight weight{.rows = rows, .depth = cols, .dtype = dtype, .format = format};
     kernels::require_format(weight, kernels::WeightFormat::bf16, "Weights::random");
     weight.panels = Buffer(kernels::packed_bytes(format, rows, cols, Device::cuda), Buffer::Fill::none, Device::cuda);
@@ -33,8 +32,9 @@ kernels::PackedWeight random_matrix(int64_t rows, int64_t cols, DType dtype, uin
   kernels::fill_uniform(Tensor(values.data(), drawn, {rows, cols}), kBound, seed, tensor, stream);
   std::vector<Float16> halves(static_cast<size_t>(dtype == DType::f16 ? rows * cols : 0));
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = to_f16(values.f32()[i]);
-  const ConstTensor part(halves.empty() ? values.data() : halves.data(), dtype, {rows, cols});
-  return kernels::pack_weight({&part, 1}, stream, &region);
+  const NamedTensor whole{.name = {}, .tensor = {halves.empty() ? values.data() : halves.data(), dtype, {rows, cols}}};
+  const NamedTensor* const part = &whole;
+  return kernels::pack_weight({&part, 1}, format, stream, &region);
 }
 
 Vector random_vector(int64_t size, bool norm, DType dtype, uint64_t seed, uint32_t tensor, Stream& stream) {
@@ -53,20 +53,21 @@ std::shared_ptr<const Weights> Weights::random(const ModelSpec& config, DType dt
   auto weights = std::make_shared<Weights>();
   weights->layers.resize(static_cast<size_t>(config.layers));
   Region region;
-  for (size_t begin = 0, end; begin < places.size(); begin = end) {
-    // Stacked siblings are drawn as one matrix.
-    const TensorPlace& place = places[begin];
+  // Stacked siblings are drawn as one matrix.
+  for_each_group(places, [&](std::span<const TensorPlace> group) {
+    const TensorPlace& place = group.front();
     int64_t rows = 0;
-    for (end = begin; end < places.size() && places[end].is_stacked_with(place); ++end) rows += places[end].shape[0];
-    const auto tensor = static_cast<uint32_t>(begin);
+    for (const TensorPlace& sibling : group) rows += sibling.shape[0];
+    const auto tensor = static_cast<uint32_t>(&place - places.data());
     if (place.is_matrix()) {
       Linear& layer = *linear_slot(*weights, place);
-      layer.weight = random_matrix(rows, place.shape[1], dtype, seed, tensor, region, stream);
+      layer.weight = random_matrix(rows, place.shape[1], dtype, format_of(config, place, dtype, stream.device()), seed,
+                                   tensor, region, stream);
       layer.site = place.site;
     } else {
       vector_slot(*weights, place) = random_vector(rows, !place.is_bias, dtype, seed, tensor, stream);
     }
-  }
+  });
   return weights;
 }
 

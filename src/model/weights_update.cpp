@@ -127,20 +127,12 @@ std::vector<Weights::Extra> shared_extras(const Weights& from) {
   return extras;
 }
 
-// The places that are stored as one, in turn.
-template <class Use>
-void for_each_group(const std::vector<TensorPlace>& places, const Use& use) {
-  for (size_t begin = 0, end; begin < places.size(); begin = end) {
-    for (end = begin + 1; end < places.size() && places[begin].is_stacked_with(places[end]);) ++end;
-    use(std::span<const TensorPlace>(places).subspan(begin, end - begin));
-  }
-}
-
 class Updater {
  public:
   Updater(const ModelSpec& config, const Weights& old, const NamedTensors& tensors, Stream& stream,
           const std::string& where)
-      : places_(tensor_places(config)),
+      : config_(config),
+        places_(tensor_places(config)),
         old_(old),
         stream_(stream),
         where_(where),
@@ -195,7 +187,9 @@ class Updater {
     }
     if (group.front().is_matrix()) {
       Linear& layer = *linear_slot(*made_, group.front());
-      layer.weight = kernels::pack_weight(parts, stream_, &region_);
+      const kernels::WeightFormat format =
+          format_of(config_, group.front(), parts.front()->tensor.dtype, stream_.device());
+      layer.weight = kernels::pack_weight(parts, format, stream_, &region_);
       layer.site = group.front().site;
       stream_.synchronize();  // before what was unpacked goes
       return;
@@ -217,6 +211,7 @@ class Updater {
     });
   }
 
+  const ModelSpec& config_;
   const std::vector<TensorPlace> places_;
   const Weights& old_;
   Stream& stream_;

@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "recipes/second_trainers.h"
+
 namespace lockstep::recipes {
 
 namespace {
@@ -20,8 +22,7 @@ std::string name_of(Enum value, const std::array<const char*, count>& names) {
 }
 
 std::string objective_name(train::PolicyObjective objective) {
-  return name_of(objective, std::array{"vanilla", "importance_sampling", "reinforce", "cispo", "sapo", "geo_mean",
-                                       "dppo_tv", "dppo_kl", "prime", "dro", "vespo"});
+  return std::string(train::name_of(objective).name);
 }
 
 std::string reduction_name(train::ReductionKind kind) {
@@ -33,25 +34,6 @@ std::string rule_text(const rl::CorrectionRule& rule) {
   return fmt::format("{}:{}:{}:{}:{}", name_of(rule.measure, std::array{"ratio", "k1", "k2", "k3"}),
                      name_of(rule.level, std::array{"token", "seq_sum", "seq_mean", "seq_max"}),
                      name_of(rule.action, std::array{"truncate", "mask", "reject"}), rule.low, rule.high);
-}
-
-std::vector<double> loss_shape(const train::PolicyLoss& loss) {
-  return {loss.unbiased_kl ? 1.0 : 0.0,
-          loss.absolute_bounds ? 1.0 : 0.0,
-          loss.sapo.positive,
-          loss.sapo.negative,
-          loss.dppo.ratio_cap,
-          loss.mask.low,
-          loss.mask.high,
-          loss.mask.kl,
-          loss.vespo.k_positive,
-          loss.vespo.l_positive,
-          loss.vespo.k_negative,
-          loss.vespo.l_negative,
-          loss.dro_beta,
-          loss.sequence_mask.on ? 1.0 : 0.0,
-          loss.sequence_mask.delta,
-          loss.sequence_mask.from_sampler ? 1.0 : 0.0};
 }
 
 std::vector<double> row_shares(const train::RowChoice& choice) {
@@ -69,15 +51,6 @@ std::vector<std::string> correction_texts(const rl::Correction& correction) {
 
 std::vector<double> entropy_numbers(const rl::EntropyControl& control) {
   return {control.on ? 1.0 : 0.0, control.target, control.low, control.high, control.step};
-}
-
-void add_critic(OrderedJson& settings, const CriticOptions& critic) {
-  const CriticOptions usual;
-  add_unless(settings, "--value-clip", critic.value_clip, usual.value_clip);
-  if (critic.lr) settings["--critic-lr"] = *critic.lr;
-  add_unless(settings, "--critic-lr-warmup-iters", critic.warmup_steps, usual.warmup_steps);
-  add_unless(settings, "--num-critic-only-steps", critic.only_rollouts, usual.only_rollouts);
-  if (critic.rank) settings["--critic-lora-rank"] = *critic.rank;
 }
 
 std::vector<double> rule_numbers(const rl::RewardRule& rule) {
@@ -161,7 +134,7 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--over-sampling-batch-size", o.over_sampling, usual.over_sampling);
   add_unless(settings, "--mask-truncated-completions", o.mask_truncated, usual.mask_truncated);
   add_unless(settings, "--ref-update-interval", o.ref_update_interval, usual.ref_update_interval);
-  add_unless(settings, "shape of --policy-loss", loss_shape(o.loss), loss_shape(usual.loss));
+  add_unless(settings, "shape of --policy-loss", o.loss.shape(), usual.loss.shape());
   add_unless(settings, "shares of --policy-loss", row_shares(o.row_choice), row_shares(usual.row_choice));
   add_unless(settings, "rules of --use-tis", correction_texts(o.correction), correction_texts(usual.correction));
   add_unless(settings, "target of --kl-coef", std::vector<double>{o.kl_control.target, o.kl_control.horizon},
@@ -176,7 +149,7 @@ OrderedJson algorithm_settings(const RlOptions& o) {
   add_unless(settings, "--use-opd", o.distill, usual.distill);
   add_unless(settings, "--opd-teacher-load", o.teacher, usual.teacher);
   if (o.distill) add_distillation(settings, o);
-  if (o.advantage.estimator == rl::Estimator::ppo) add_critic(settings, o.critic);
+  for (const SecondTrainerKind* kind : second_trainers(o)) kind->add_settings(settings, o);
   return settings;
 }
 
@@ -186,7 +159,6 @@ rl::Algorithm algorithm_of(const RlOptions& options) {
                           .distillation = options.distill ? options.distillation : rl::Distillation(),
                           .correction = options.correction,
                           .loss = options.loss,
-                          .value_loss = {.clip = options.critic.value_clip},
                           .choice = options.row_choice,
                           .reduction = options.reduction,
                           .kl_control = options.kl_control,

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
 
+#include "core/device_facts.h"
+#include "core/error.h"
 #include "core/gpu.h"
-#include "kernels/weight_format.h"
 #include "model/spec.h"
 #include "recipes/resume.h"
 #include "recipes/run_log.h"
@@ -18,11 +20,26 @@ StreamOptions stream_options(const BaseOptions& options) {
   return stream;
 }
 
+std::span<const LoadFormat> load_formats() {
+  static constexpr LoadFormat kFormats[] = {{.name = "auto"}, {.name = "dummy", .random = true}};
+  return kFormats;
+}
+
+Base read_base(const BaseOptions& options) {
+  return load::read_base_config(options.hf_checkpoint, load::caches_below(options.home));
+}
+
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control) {
   const Stopwatch watch;
-  Base base = load::read_base_config(options.hf_checkpoint, load::caches_below(options.home));
-  if (options.load_format == LoadFormat::dummy) {
-    *control.info << "note    BaseOptions::load_format dummy: the weights are random numbers\n";
+  Base base = read_base(options);
+  const auto format = std::ranges::find(load_formats(), options.load_format, &LoadFormat::name);
+  if (format == load_formats().end())
+    throw ConfigError({.what = "unknown way to load weights",
+                       .where = "BaseOptions::load_format",
+                       .got = options.load_format,
+                       .wanted = "a name of load_formats"});
+  if (format->random) {
+    *control.info << fmt::format("note    BaseOptions::load_format {}: the weights are random numbers\n", format->name);
     load::fill_weights(base, stream);
   } else {
     load::load_weights(base, stream, [&](double done) {
@@ -30,16 +47,16 @@ Base load_base(const BaseOptions& options, Stream& stream, const Control& contro
     });
   }
   if (control.terminal) *control.info << "\r";
-  const model::Weights& weights = base.model->weights();
   *control.info << fmt::format(
       "base    {} ({}, {} layers, width {}, {:.1f} M parameters, {:.0f} MB) in {:.1f} s, fingerprint {}\n", base.name,
       base.config.family, base.config.layers, base.config.width,
-      static_cast<double>(model::num_parameters(base.config)) * 1e-6, static_cast<double>(weights.bytes()) * 1e-6,
-      watch.ms() / 1000, base.fingerprint.substr(0, 12));
-  const DType stored = weights.embedding.weight.dtype, packed = kernels::packed_dtype(stored, stream.device());
+      static_cast<double>(model::num_parameters(base.config)) * 1e-6,
+      static_cast<double>(base.model->weights().bytes()) * 1e-6, watch.ms() / 1000, base.fingerprint.substr(0, 12));
+  const kernels::PackedWeight& matrix = base.model->weights().layers.front().down.weight;
+  const std::string stored = dtype_name(matrix.dtype), packed = kernels::format_name(matrix.format);
   if (packed != stored)
-    *control.info << fmt::format("note    the base is {}; the GPU holds it rounded to {}\n", dtype_name(stored),
-                                 dtype_name(packed));
+    *control.info << fmt::format("note    the base is {}; {} holds it rounded to {}\n", stored,
+                                 device_text(stream.device()), packed);
   return base;
 }
 

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "load/base.h"
 #include "recipes/control.h"
@@ -15,6 +16,18 @@ using load::Base;
 
 // The stream that a command runs on. DeviceError if the options ask for a GPU and there is none.
 StreamOptions stream_options(const BaseOptions& options);
+
+// Where a base's weights come from, as BaseOptions::load_format names it: its files ("auto"), or ("dummy") random
+// numbers in the shapes of config.json. What is to be done to weights while they are read, such as quantizing them,
+// would be one more.
+struct LoadFormat {
+  std::string_view name;
+  bool random = false;
+};
+std::span<const LoadFormat> load_formats();
+
+// What the options' base is, without its weights. Throws what load::read_base_config throws.
+Base read_base(const BaseOptions& options);
 
 // Reads, checks and packs onto the stream's device; prints what was loaded and how long it took.
 Base load_base(const BaseOptions& options, Stream& stream, const Control& control);

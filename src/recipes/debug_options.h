@@ -1,4 +1,4 @@
-// Halves of a reinforcement-learning run on their own, and what is written down of each rollout.
+// For finding faults: to sample without training, to train on samples out of files, to write both down.
 #pragma once
 
 #include <string>

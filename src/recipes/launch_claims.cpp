@@ -6,7 +6,6 @@
 
 #include "core/device_facts.h"
 #include "core/fs.h"
-#include "kernels/weight_format.h"
 #include "recipes/base.h"
 
 namespace lockstep::recipes {
@@ -20,11 +19,13 @@ std::string type_name(const std::string& value) {
   if (value == "float" || value == "fp32") return "float32";
   if (value == "half" || value == "fp16") return "float16";
   if (value == "bf16") return "bfloat16";
+  if (value == "f16") return "float16";
+  if (value == "f32") return "float32";
   return value;
 }
 
-std::string type_name(DType type) {
-  return type == DType::bf16 ? "bfloat16" : type == DType::f16 ? "float16" : "float32";
+std::string weight_type(const Base& base, Device device) {
+  return type_name(kernels::format_name(model::block_format(base.config, load::weight_dtype(base), device)));
 }
 
 [[noreturn]] void wrong(const LaunchClaim& claim, const std::string& what, const std::string& wanted) {
@@ -42,7 +43,7 @@ bool is_model(const std::string& value, const Base& base) {
 void check(const LaunchClaim& claim, const Base& base, Device device) {
   const std::string type = type_name(claim.value);
   const std::string place = fmt::format("on {}", device_text(device));
-  const std::string computed = type_name(kernels::activation_dtype(device));
+  const std::string computed = type_name(dtype_name(kernels::activation_dtype(device)));
   switch (claim.kind) {
     case Kind::model:
       if (!is_model(claim.value, base)) wrong(claim, "another model than the one that is trained", base.name);
@@ -56,7 +57,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
     }
     case Kind::weight_type: {
       // Matmuls of 16-bit weights with f32 activations are at least what f32 weights would give.
-      const std::string packed = type_name(kernels::packed_dtype(load::weight_dtype(base), device));
+      const std::string packed = weight_type(base, device);
       if (type != "auto" && type != packed && type != computed)
         wrong(claim, "weights are not of this type " + place,
               packed == computed ? "auto or " + packed : fmt::format("auto, {} or {}", packed, computed));
@@ -83,7 +84,7 @@ void check(const LaunchClaim& claim, const Base& base, Device device) {
 
 void check_claims(const BaseOptions& options, const std::vector<LaunchClaim>& claims) {
   if (claims.empty()) return;
-  const Base base = load::read_base_config(options.hf_checkpoint, load::caches_below(options.home));
+  const Base base = read_base(options);
   const Device device = stream_options(options).device;
   for (const LaunchClaim& claim : claims) check(claim, base, device);
 }

@@ -12,9 +12,9 @@
 #include "core/error.h"
 #include "core/gpu.h"
 #include "core/memory.h"
-#include "kernels/weight_format.h"
 #include "lora/site_adapters.h"
 #include "model/adapter_extras.h"
+#include "model/tensor_places.h"
 #include "model/train_memory.h"
 #include "recipes/layout.h"
 #include "recipes/steps.h"
@@ -86,7 +86,7 @@ void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained 
 
 }  // namespace
 
-MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
+MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, DType stored,
                        const TrainingOptions& training, const BesideTrainer& beside, Device device,
                        std::optional<int64_t> room) {
   const std::optional<EnginePlan>& engine = beside.engine;
@@ -97,8 +97,13 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   plan.max_tokens = micro_batch_tokens(training, config, device);
   plan.pass_rows = engine ? std::max(plan.max_tokens, train::max_shared_rows(device)) : plan.max_tokens;
   plan.candidates = training.candidates;
-  plan.base = model::num_parameters(config) * weight_bytes;
+  plan.base = model::weight_bytes(
+      config, [stored](const std::string&) { return stored; }, device);
   for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);
+  // A GPU's run keeps them in the memory of the host, of which this plan says nothing.
+  if (beside.saves && device == Device::cpu)
+    for (const lora::AdapterLayout* each : trained)
+      plan.snapshots += (each->num_floats + 2 * each->num_trained) * kFloat;
   if (device != Device::cpu) {
     plan.reserve = kGpuReserve;
     if (layout_of(training).ranks() > 1 || training.ranks.size > 1) plan.reserve += kRanksReserve;
@@ -115,12 +120,11 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
 
 MemoryPlan plan_memory(const Base& base, const lora::AdapterLayout& layout, const TrainingOptions& training,
                        const BesideTrainer& beside, Device device) {
-  const DType packed = kernels::packed_dtype(load::weight_dtype(base), device);
   const bool elsewhere = device != Device::cpu && num_gpus() == 0;  // planned on a machine without a GPU
   std::optional<int64_t> room = elsewhere ? std::nullopt : memory_bound(device);
   if (const int64_t sharing = training.ranks.ranks_per_device; room && sharing > 1)
     room = std::min(*room, cuda_info().total_bytes / sharing);
-  MemoryPlan plan = plan_memory(base.config, layout, dtype_bytes(packed), training, beside, device, room);
+  MemoryPlan plan = plan_memory(base.config, layout, load::weight_dtype(base), training, beside, device, room);
   if (elsewhere || plan.room) return plan;
   if (const int64_t available = free_memory(device); available > 0) plan.limit = available + live_bytes(device);
   return plan;
@@ -141,8 +145,9 @@ void require_fit(const MemoryPlan& plan) {
       {.what = gpu ? "the run does not fit the GPU" : "the run does not fit the memory of this machine",
        .got = fmt::format("{} (base {}, adapter and optimizer {}, a micro-batch of {} tokens {}, prefill {}, KV {}, "
                           "reserve {})",
-                          gigabytes(wanted), gigabytes(plan.base), gigabytes(plan.adapter + plan.moments + plan.lanes),
-                          plan.max_tokens, gigabytes(plan.activations + plan.logits), gigabytes(plan.prefill),
+                          gigabytes(wanted), gigabytes(plan.base),
+                          gigabytes(plan.adapter + plan.moments + plan.lanes + plan.snapshots), plan.max_tokens,
+                          gigabytes(plan.activations + plan.logits), gigabytes(plan.prefill),
                           plan.kv_asked ? gigabytes(*plan.kv_asked) : "not counted", gigabytes(plan.reserve)),
        .wanted = fmt::format("at most {}, {}", gigabytes(*plan.limit),
                              gpu ? "its free memory" : "which the system and its control groups (containers) leave"),

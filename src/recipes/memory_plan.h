@@ -19,6 +19,7 @@ struct MemoryPlan {
   int64_t candidates = 0;  // tokens of a row beside its target that the loss reads
   model::Recompute recompute = model::Recompute::selective;
   int64_t base = 0, adapter = 0, moments = 0, lanes = 0, activations = 0, logits = 0;
+  int64_t snapshots = 0;            // copies of adapters and moments that checkpoints are written from: on the CPU
   int64_t prefill = 0;              // activations of the engine's largest step
   int64_t reserve = 0;              // of a GPU: libraries, graphs, pieces too small to list
   int64_t kv = 0;                   // the KV pool, at most; of a GPU what is left unless --kv-cache-bytes says less
@@ -31,7 +32,9 @@ struct MemoryPlan {
   bool is_bounded() const { return room.has_value(); }
   // What the engine is asked for; nullopt: it chooses.
   std::optional<int64_t> engine_kv_bytes() const { return is_bounded() ? kv : kv_asked; }
-  int64_t without_kv() const { return base + adapter + moments + lanes + activations + logits + prefill + reserve; }
+  int64_t without_kv() const {
+    return base + adapter + moments + lanes + snapshots + activations + logits + prefill + reserve;
+  }
 };
 
 // The part of a rollout engine in a run; sft has none.
@@ -49,13 +52,14 @@ struct TrainedBeside {
 struct BesideTrainer {
   std::optional<EnginePlan> engine = {};
   std::vector<TrainedBeside> trained = {};
+  bool saves = false;  // checkpoints are written (SaveOptions::save)
 };
 
-// `weight_bytes`: of one weight where the base lies. `room`: nullopt on the CPU, where nothing is chosen by what is
+// `stored`: the type of the base's files. `room`: nullopt on the CPU, where nothing is chosen by what is
 // free; `limit` is the room. ConfigError for ranks that a GPU does not take. Recompute::automatic: the least that fits
 // the room; beside an engine with half of it left for keys and values, or a tenth where whole blocks would have to be
 // recomputed.
-MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, int64_t weight_bytes,
+MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, DType stored,
                        const TrainingOptions& training, const BesideTrainer& beside, Device device,
                        std::optional<int64_t> room);
 

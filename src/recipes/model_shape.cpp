@@ -63,7 +63,7 @@ const std::map<std::string, std::string>& texts() {
 
 void check_model_shape(const BaseOptions& options, const std::vector<std::pair<std::string, std::string>>& flags) {
   if (flags.empty()) return;
-  const Base base = load::read_base_config(options.hf_checkpoint, load::caches_below(options.home));
+  const Base base = read_base(options);
   const auto contradict = [&](const std::string& flag, const std::string& got, const std::string& wanted) {
     throw ConfigError({.what = "a model-shape flag contradicts config.json",
                        .where = "--" + flag,

@@ -23,6 +23,7 @@
 #include "recipes/reports/report.h"
 #include "recipes/run_checks.h"
 #include "recipes/staleness.h"
+#include "recipes/wire.h"
 #include "rl/advantage.h"
 #include "rl/coefficients.h"
 #include "rl/correction.h"
@@ -40,14 +41,11 @@
 
 namespace lockstep::recipes {
 
-// Where the base's weights come from: its files, or random numbers in the shape config.json says.
-enum class LoadFormat { automatic, dummy };
-
 struct BaseOptions {
-  std::string hf_checkpoint;    // directory or hub id
-  StreamOptions stream;         // its device follows from:
-  std::string device = "auto";  // "auto" (a GPU if there is one), "cpu", "cuda"
-  LoadFormat load_format = LoadFormat::automatic;
+  std::string hf_checkpoint;         // directory or hub id
+  StreamOptions stream;              // its device follows from:
+  std::string device = "auto";       // "auto" (a GPU if there is one), "cpu", "cuda"
+  std::string load_format = "auto";  // recipes/base.h: load_formats
   std::string home;  // load::caches_below: where models are found by hub id and fingerprints are kept; empty: nowhere
 };
 
@@ -80,10 +78,6 @@ struct OptimizerOptions {
 // What the backward pass makes again (model::Recompute). automatic: on a GPU as little as its memory allows, on the CPU
 // selective.
 enum class Recompute { automatic, none, selective, full };
-
-// How gradients and whatever else moves between ranks does so: between GPUs by NCCL; through host memory over TCP; or
-// through host memory by MPI. What a rank says of itself goes over TCP always.
-enum class Wire { nccl, host, mpi };
 
 // Ranks of a job (parallel/group.h), and the layout that they were asked for in (recipes/layout.h).
 struct RankOptions {

@@ -15,10 +15,10 @@
 
 namespace lockstep::recipes {
 
-// So many groups are under way: the larger of the rollout's and of those that are asked for (over-sampling). Slices are
-// drawn, each of at most PartialOptions::tokens of every sample that has not finished, until enough groups have
-// finished and pass the gates; the first of these, in the order of their prompts, are the rollout, and the others go on
-// in the next one.
+// The number of groups in progress is the rollout's, or the larger number of over-sampling. Each turn draws up to
+// PartialOptions::tokens more of every unfinished sample. Turns go on until enough groups have finished and pass the
+// gates. The first of these, in the order of their prompts, become the rollout; the other groups are continued in the
+// next one.
 class PartialRollouts final : public RolloutSource {
  public:
   // What a resumed run had drawn is taken over from its checkpoint. All references outlive it.

@@ -19,8 +19,8 @@ PolicyPath policy_path(const std::string& path, const BaseOptions& base);
 lora::AdapterVersion load_policy_adapter(const std::string& path, const char* what, const Base& base,
                                          const Control& control);
 
-// The model of a teacher that is one, on the stream's device; nullopt where it is the base or an adapter, or where
-// nothing is distilled. ConfigError if its vocabulary is another one.
+// Loads the teacher onto the stream's device if it is a model of its own; nullopt if it is the base or an adapter on
+// the base, or if there is no distillation. ConfigError: its vocabulary is not the base's.
 std::optional<Base> load_teacher_model(const RlOptions& options, const Base& base, Stream& stream,
                                        const Control& control);
 
@@ -31,7 +31,7 @@ class Policies {
            Stream& stream, const Control& control);
 
   const lora::AdapterVersion* reference() const { return reference_ ? &*reference_ : nullptr; }  // nullptr: the base
-  // The reference becomes the actor as it is now, and lies in the checkpoints of the run from now on.
+  // Makes a copy of the current actor the reference, and adds it to the run's checkpoints.
   void follow_actor();
   rl::Teacher* teacher() const { return teacher_.get(); }
 

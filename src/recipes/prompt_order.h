@@ -10,18 +10,19 @@
 
 namespace lockstep::recipes {
 
-// Pools know what the rollout before has earned, so that none is sampled ahead of it.
+// Difficulty pools choose prompts by the rewards of all earlier rollouts. So with pools no rollout can be sampled
+// before the one ahead of it has been graded.
 class PromptOrder {
  public:
   // ConfigError for pools with rollouts that are sampled ahead (RlOptions::staleness).
   PromptOrder(const RlOptions& options, int64_t num_prompts);
 
-  // From now on the history of the pools lies in the checkpoints of the run; of a resumed one it is taken over. Nothing
-  // where there are no pools. FormatError.
+  // Adds the history of the pools to the run's checkpoints, and restores it if the run was resumed. Does nothing
+  // without pools. FormatError: the checkpoint's history is damaged.
   void keep_in(TrainingRun& run);
 
-  // The rows of prompts first .. first + count - 1 of the rollout that begins at data position `position`; of a rollout
-  // they are asked for round by round, from 0 on.
+  // The data rows of prompts first .. first + count - 1 of the rollout that begins at data position `position`. A
+  // rollout asks for its prompts in order, beginning with first = 0.
   std::vector<int64_t> rows(int64_t position, int64_t first, int64_t count);
   // How many rows of the data order the rollout has read.
   int64_t rows_read(const rl::GateReport& report) const;

@@ -8,9 +8,9 @@
 
 namespace lockstep::recipes {
 
-// Whether the path is the base: the same directory or hub id, or a model of the same weights and config.json. Then
-// there is nothing to say. Otherwise a KL that is `used` would be to another policy: ConfigError; without one, a line
-// that says that nothing reads it. An adapter on the base is taken. Always ConfigError: nothing is there.
+// Checks what --ref-load names. The base itself (the same directory or hub id, or a model with the same weights and
+// config.json) and an adapter on the base are fine: nullopt. Another model cannot be the reference: ConfigError if the
+// KL to it is `used`, else a line that says that nothing reads it. ConfigError in any case: nothing is at the path.
 std::optional<std::string> check_reference(const std::string& path, const BaseOptions& base, bool used);
 
 }  // namespace lockstep::recipes

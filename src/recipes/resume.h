@@ -11,16 +11,15 @@
 
 namespace lockstep::recipes {
 
-// The checkpoint that SaveOptions::load and ckpt_step say: the newest that is whole. Damaged ones are passed over, each
-// with a line on `info`, and so are older ones that were made with other settings than `settings` (if given), which
-// belong to an earlier run in that directory. nullptr if options.load is empty, or is the same directory as
-// options.save and holds none yet. ConfigError: it is another directory and holds none, or not that iteration.
-// FormatError: none is whole.
+// Finds the checkpoint to continue from: iteration ckpt_step in the directory SaveOptions::load, or the newest complete
+// one there. Damaged checkpoints are skipped, each with a line on `info`. If `settings` are given, older checkpoints
+// with other settings are skipped, too: they belong to an earlier run in the same directory. nullptr: options.load is
+// empty, or it is the same directory as options.save and there is no checkpoint yet. ConfigError: another directory has
+// no checkpoint, or not that iteration. FormatError: all of them are damaged.
 std::shared_ptr<const checkpoint::LoadedCheckpoint> checkpoint_to_load(const SaveOptions& options,
                                                                        const OrderedJson* settings, std::ostream& info);
 
-// The adapter of miles' or vime's checkpoint that SaveOptions::load and ckpt_step say; nothing: they say none of
-// theirs.
+// The adapter, if SaveOptions::load and ckpt_step name a checkpoint of miles or vime; else nullopt.
 std::optional<fs::Path> foreign_checkpoint(const SaveOptions& options);
 
 // An adapter of a checkpoint, placed on the base's device. Throws what load::check_adapter and load::load_adapter
@@ -44,11 +43,12 @@ struct Resumed {
   std::string where;               // train_state.json, for messages
   std::shared_ptr<const checkpoint::LoadedCheckpoint> checkpoint;  // for its parts and other policies
 };
-// nullopt where checkpoint_to_load gives none (a line says so). Of another system's checkpoint the adapter is taken and
-// nothing else, as with SaveOptions::finetune; ConfigError if it lies in SaveOptions::save, where it would be replaced.
-// A checkpoint takes precedence over
-// wanted.adapter_path. ConfigError as checkpoint_to_load, or if the checkpoint's adapter or settings contradict those
-// given, without an override. Where the device is another one a line says that bits change.
+// Reads the checkpoint that checkpoint_to_load finds; nullopt if there is none (a line says so). Only the adapter is
+// read with SaveOptions::finetune, or from a checkpoint of another system; the latter must not lie in
+// SaveOptions::save, where it would be overwritten: ConfigError. A checkpoint takes precedence over
+// wanted.adapter_path. ConfigError as checkpoint_to_load; also if the adapter or a setting contradicts what was asked
+// for and no override allows it. If the device is another one than the checkpoint's, a line says that results will
+// differ in their bits.
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
                               const Base& base, const Control& control);
 

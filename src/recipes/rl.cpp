@@ -12,7 +12,6 @@
 #include "recipes/algorithm.h"
 #include "recipes/arriving_rollouts.h"
 #include "recipes/bad_rows.h"
-#include "recipes/critic.h"
 #include "recipes/debug_dump.h"
 #include "recipes/iteration_line.h"
 #include "recipes/join_ranks.h"
@@ -31,6 +30,7 @@
 #include "recipes/sampled_versions.h"
 #include "recipes/samples/rollout_samples.h"
 #include "recipes/save_directory.h"
+#include "recipes/second_trainers.h"
 #include "recipes/training_run.h"
 #include "rl/dealt_reward.h"
 #include "rl/train.h"
@@ -83,9 +83,8 @@ class RlRun {
              {.kind = "rl", .iterations = total_, .arguments = options.save.arguments},
              control.rank == 0 ? options.save.reports : ReportOptions()) {
     const int64_t steps = options.rollout_batch_size * options.n_samples / options.training.global_batch_size;
-    const int64_t without_actor = algorithm_.needs_critic() ? std::min(total_, options.critic.only_rollouts) : 0;
-    run_.set_schedule((total_ - without_actor) * steps);
-    if (algorithm_.needs_critic()) critic_.emplace(options, base_, run_, stream_, control);
+    run_.set_schedule((total_ - without_actor_) * steps);
+    make_second_trainers(total_ * steps);
     // A GPU gives it to the next rollout's keys and values; the CPU would only pay for the pages again.
     train_plan_ = {
         .batch_size = options.training.global_batch_size,
@@ -97,7 +96,6 @@ class RlRun {
         .dropout = options.adapter.config.dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
         .observer = dump_.observer()};
-    if (critic_) add_critic(total_ * steps);
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
@@ -141,7 +139,7 @@ class RlRun {
         continue;
       }
       plan_versions(sampled);
-      train_plan_.train_actor = !critic_ || rollout >= options_.critic.only_rollouts;
+      train_plan_.train_actor = rollout >= without_actor_;
       const rl::TrainReport trained = run_.interruptible([&] {
         return rl::rl_train(parts_, algorithm_, sampled.rollout, train_plan_, progress_.watch(rollout, "training"));
       });
@@ -161,7 +159,7 @@ class RlRun {
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
       run_.save_if_due();
-      if (critic_) critic_->save_if_due(rollout + 1, rollout + 1 == total_);
+      for (const auto& second : seconds_) second->save_if_due(rollout + 1, rollout + 1 == total_);
     }
     samples_.wait();
   }
@@ -197,13 +195,13 @@ class RlRun {
     evaluate_if_due(rollout + 1);
   }
 
-  // Its `steps` are those of the whole run.
-  void add_critic(int64_t steps) {
-    parts_.critic = &critic_->trainer();
-    train_plan_.critic_schedule = critic_->schedule(steps);
-    train_plan_.critic_not_finite = [this](const train::NotFiniteError& error, std::span<const train::Datum> batch) {
-      run_.abandoned(error, batch, algorithm_.value_loss, parts_.critic);
-    };
+  // `steps`: of each of them in the whole run.
+  void make_second_trainers(int64_t steps) {
+    for (const SecondTrainerKind* kind : second_trainers(options_)) {
+      seconds_.push_back(kind->make(options_, base_, run_, stream_, control_));
+      seconds_.back()->set_steps(steps);
+      parts_.seconds.push_back(seconds_.back().get());
+    }
   }
 
   void check(int64_t rollout, const rl::TrainReport& trained) {
@@ -326,6 +324,7 @@ class RlRun {
   const PromptSet prompts_;
   const HeldOutPrompts held_out_{options_, eval_rewards_, base_, tokenizer_};
   const int64_t total_;
+  const int64_t without_actor_ = rollouts_without_actor(options_, total_);
   const BaseCheck base_check_{options_.checks, *base_.model, stream_};
   // Loaded before memory is planned.
   const std::optional<Base> other_model_ = load_teacher_model(options_, base_, stream_, control_);
@@ -336,13 +335,13 @@ class RlRun {
   rl::DealtReward dealt_reward_{*reward_, group_, [this] { return run_.interrupted(); }};
   rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
   rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
-  std::optional<Critic> critic_;
+  std::vector<std::unique_ptr<SecondTrainer>> seconds_;
   rl::GradedSamples graded_;  // of rollouts that are not trained on yet
   versions::Store store_;
   std::optional<SampledVersions> versions_;  // made when the sinks are there
   Policies policies_{options_, base_, other_model_, run_, stream_, control_};
   rl::RlParts parts_{sampler_, run_.trainer(), judge_,  store_, &tokenizer_, policies_.reference(), policies_.teacher(),
-                     nullptr,  &group_,        &graded_};
+                     {},       &group_,        &graded_};
   RolloutSampling sampling_{options_, prompts_, base_.eos, parts_};
   rl::Algorithm algorithm_ = algorithm_of(options_);
   rl::TrainPlan train_plan_;
@@ -360,7 +359,8 @@ class RlRun {
 
 BesideTrainer beside_trainer(const RlOptions& options, const Base& base) {
   BesideTrainer beside{.engine = engine_plan(options)};
-  if (auto critic = critic_layout(options, base)) beside.trained.push_back({kCritic, std::move(critic)});
+  for (const SecondTrainerKind* kind : second_trainers(options))
+    beside.trained.push_back({kind->name, kind->layout(options, base)});
   return beside;
 }
 

@@ -8,7 +8,7 @@
 namespace lockstep::recipes {
 
 // What such a run has beside the actor's trainer: its engine, and every further trainer. For the run and its --dry-run.
-// Throws what critic_layout throws (recipes/critic.h).
+// Throws what SecondTrainerKind::layout throws (recipes/second_trainers.h).
 BesideTrainer beside_trainer(const RlOptions& options, const Base& base);
 
 // On an interrupt it finishes or abandons the current step, saves, and throws Cancelled whose message says how to

@@ -21,17 +21,6 @@ double tokens_per_second(const rl::RolloutReport& sampled, double iteration_ms) 
   return 1000.0 * static_cast<double>(sampled.tokens) / iteration_ms;
 }
 
-// As slime and miles name what a critic logs.
-void add_critic(OrderedJson& line, const rl::CriticReport& critic) {
-  line.update({{"value_loss", critic.value_loss},
-               {"value_clipfrac", critic.clip_fraction},
-               {"values", critic.value},
-               {"returns", critic.wanted},
-               {"explained_variance", critic.explained_variance},
-               {"critic-grad_norm", critic.grad_norm},
-               {"critic-lr", critic.lr}});
-}
-
 }  // namespace
 
 OrderedJson or_null(const std::optional<double>& value) {
@@ -62,7 +51,7 @@ OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::
                    {"tokens_per_s", tokens_per_second(sampled, iteration_ms)}};
   line["reward_unknown"] = sampled.reward_unknown;
   for (const rl::RewardPartMean& part : sampled.reward_parts) line["reward/" + part.name] = part.mean;
-  if (trained.critic) add_critic(line, *trained.critic);
+  for (const rl::SecondTrainerReport& second : trained.seconds) line.update(second.metrics);
   if (trained.teacher_kl) line["opd_reverse_kl"] = *trained.teacher_kl;
   if (trained.distillation != 0) line["distillation_loss"] = trained.distillation;
   return line;
@@ -86,18 +75,18 @@ void add_pass_rates(OrderedJson& line, const std::string& prefix, std::span<cons
 std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, const rl::TrainReport& trained,
                          double iteration_ms, const std::string& left) {
   const rl::RolloutReport& sampled = rollout.report;
-  const std::string line = rollout_line({.step = step,
-                                         .of = of,
-                                         .reward = sampled.reward,
-                                         .entropy = trained.entropy,
-                                         .response_len = sampled.response_len,
-                                         .logprob_diff = trained.logprob_diff_max,
-                                         .tokens_per_s = tokens_per_second(sampled, iteration_ms),
-                                         .kl = trained.kl,
-                                         .left = left});
-  if (!trained.critic) return line;
-  return fmt::format("{}  value loss {:.4f}{}", line, trained.critic->value_loss,
-                     trained.actor_trained ? "" : ", only the critic learns");
+  std::string line = rollout_line({.step = step,
+                                   .of = of,
+                                   .reward = sampled.reward,
+                                   .entropy = trained.entropy,
+                                   .response_len = sampled.response_len,
+                                   .logprob_diff = trained.logprob_diff_max,
+                                   .tokens_per_s = tokens_per_second(sampled, iteration_ms),
+                                   .kl = trained.kl,
+                                   .left = left});
+  for (const rl::SecondTrainerReport& second : trained.seconds)
+    line += fmt::format("  {}{}", second.text, trained.actor_trained ? "" : ", only the " + second.name + " learns");
+  return line;
 }
 
 std::string unknown_rewards_text(int64_t step, int64_t of, int64_t samples, const rl::RolloutReport& sampled,

@@ -19,7 +19,7 @@ struct SamplingJob {
   versions::Pin version = {};
 };
 
-// What the options say of samples that are there: pass rates, and truncated ones that learn nothing.
+// Applies RlOptions::log_passrate (computes pass rates) and mask_truncated (truncated samples get no gradient).
 void judge_samples(SampledRollout& sampled, const RlOptions& options);
 
 // For one thread at a time. It reads nothing that training changes.

@@ -18,7 +18,8 @@ class RolloutSource {
 
   // Each rollout of the run once, in their order. Cancelled when interrupted: it can be asked for again.
   virtual SampledRollout next(int64_t rollout) = 0;
-  // Until next() is called, nobody else uses the sampler. Cancelled when interrupted.
+  // Stops sampling in the background until next() is called, so that an evaluation can use the sampler. Cancelled when
+  // interrupted.
   virtual void rest() {}
   // The rollout was trained on: how many rows of the data it has read.
   virtual int64_t finish(const SampledRollout& sampled) = 0;

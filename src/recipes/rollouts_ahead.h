@@ -34,9 +34,10 @@ class RolloutsAhead {
   // The oldest rollout that was begun and not taken. `waiting` is called several times a second until it is there, and
   // may throw; the rollout can be taken again then. What sampling it threw: the rollouts after it are lost, too.
   SampledRollout take(const std::function<void()>& waiting = {});
-  // Waits until what is being sampled has been under way for so long that a training of `train_ms` beside it will end
-  // as it does, if it takes as long as the one before: at its end few samples are left, which leave a GPU idle, and at
-  // its beginning they fill it. Returns at once where nothing is being sampled or was before. `waiting` as above.
+  // Delays training so that it runs beside the tail of sampling: few samples are left there and the GPU is nearly idle,
+  // while at the beginning of a rollout sampling fills it. Waits until the rollout that is being sampled is expected to
+  // take another `train_ms`, if it takes as long as the one before. Returns at once if nothing is being sampled, or
+  // none was before. `waiting` as above.
   void wait_for_tail(double train_ms, const std::function<void()>& waiting = {});
   // Waits until nothing is being sampled, so that another thread may use the sampler. What begins later runs again.
   void wait_until_idle(const std::function<void()>& waiting = {});

@@ -16,9 +16,9 @@ namespace lockstep::recipes {
 
 class RolloutsByRule final : public RolloutSource {
  public:
-  // Of the rollouts of a run of `total`, those from where it goes on. `on_gpu`: the first of them is trained on
-  // before another is sampled, as kernels are chosen by timing them, and training waits for the end of what is being
-  // sampled (RolloutsAhead::wait_for_tail). All references outlive it.
+  // For a run of `total` rollouts, beginning with the one after its checkpoint. `on_gpu`: nothing is sampled beside the
+  // first training, because kernels are chosen by timing them; later training is delayed to the tail of sampling
+  // (RolloutsAhead::wait_for_tail). All references outlive it.
   RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
                  const SampledVersions& versions, const TrainingRun& run, RunProgress& progress, int64_t total,
                  bool on_gpu);

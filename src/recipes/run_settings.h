@@ -1,5 +1,5 @@
-// The settings that decide the results of a run. They lie in every checkpoint, and whoever goes on from there has the
-// same ones, or names those that shall differ.
+// The settings that decide the results of a run. Every checkpoint has them. A run that continues from a checkpoint must
+// have the same settings; differences are only allowed for those that SaveOptions::overrides names.
 //
 // A setting has the name of its flag ("--lr"), or a name that ends with one ("tokens and labels of --prompt-data"):
 // SaveOptions::overrides may name it by that flag, with or without the dashes.
@@ -22,13 +22,14 @@ OrderedJson schedule_settings(const train::Schedule& schedule);
 struct SettingDifference {
   std::string name, stored, wanted;  // as JSON; "nothing" where one side has none
 };
-// Of the names in either, in their order; `only`: of the names in `wanted`.
+// Settings with different values. `all`: also those that only one side has; `only_wanted`: not those that only `stored`
+// has.
 enum class Compare { all, only_wanted };
 std::vector<SettingDifference> differences(const Json& stored, const OrderedJson& wanted,
                                            Compare compare = Compare::all);
 
-// "--device", if a run that computed on `stored` goes on on `wanted` (device_generation) and both are GPUs, but of two
-// generations: their matmuls add up in other ways. From or to a CPU is a choice that somebody made.
+// A difference in "--device", if a run moves from one generation of GPUs to another (device_generation), whose matmuls
+// add in another order. Moving from or to a CPU is asked for by a flag and is no difference.
 std::vector<SettingDifference> generation_differences(const std::string& stored, const std::string& wanted);
 
 // Whether `overrides` names the setting.

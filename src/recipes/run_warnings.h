@@ -1,11 +1,11 @@
-// What a run over rollouts should be told of before it has wasted its time: rewards that fall, a policy that runs away
-// from its reference, sampling that always says the same.
+// Warnings about a reinforcement-learning run that has gone wrong: rewards that fall, a policy far from its reference,
+// samples that are all alike.
 //
 // Means are over the last kWindow rollouts.
 //   reward collapse    the mean is below half of the best mean so far
 //   KL explosion       the KL of a rollout is above 0.1 and above 10 times the median of the kWindow before it
 //   entropy collapse   the entropy of a rollout is below a tenth of the mean of the first kWindow
-// Each is said when it begins, and again only after it had ended.
+// Each is printed when it begins, and again only after it had ended.
 #pragma once
 
 #include <cstdint>

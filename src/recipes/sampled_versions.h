@@ -1,5 +1,5 @@
-// The versions of the actor that rollouts still to come are sampled with. They lie in the checkpoints of the run, so
-// that a resumed run samples with the same.
+// The versions of the actor that later rollouts will be sampled with. The run's checkpoints contain them, so that a
+// resumed run samples with the same ones.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ class SampledVersions {
   // outlive it. DataError for a checkpoint that lacks one of them.
   SampledVersions(const StalenessRule& rule, versions::Store& store, TrainingRun& run);
 
-  // This is what so many iterations of training made.
+  // `policy` is the version after so many iterations of training.
   void trained(int64_t iterations, const lora::PolicyId& policy);
   bool has(int64_t rollout) const;  // the version that this rollout samples with
   versions::Pin pin(int64_t rollout) const;

@@ -1,4 +1,4 @@
-// What generation_config.json says about sampling, and what becomes of it beside the user's words.
+// Sampling parameters in a model's generation_config.json, and how they are combined with those of the user.
 #pragma once
 
 #include <iosfwd>

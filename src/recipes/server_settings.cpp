@@ -63,7 +63,7 @@ void check_base_weights(const std::string& where, const rollout::ServerFacts& fa
 void check_settings(EngineKind kind, const std::string& where, const rollout::ServerFacts& facts,
                     const AskedOfServer& asked) {
   constexpr float kCoolest = 0.01F;
-  const bool sglang = kind == EngineKind::sglang;
+  const rollout::EngineFacts& engine = rollout::engine_facts(kind);
   if (asked.sampling.temperature < kCoolest)
     throw ConfigError({.what = "servers do not sample at so low a temperature",
                        .where = "TrainerOptions::temperature",
@@ -71,7 +71,7 @@ void check_settings(EngineKind kind, const std::string& where, const rollout::Se
                        .wanted = "at least 0.01"});
   if (facts.data_parallel && *facts.data_parallel > 1)
     lacks(where, "a server of several replicas loads a version in one of them", std::to_string(*facts.data_parallel),
-          sglang ? "--dp-size 1" : "--data-parallel-size 1");
+          engine.one_replica);
   if (!asked.any_logprobs) check_logprobs(kind, where, facts, asked.sampling);
   if (asked.delivery == rollout::Delivery::weight_files) {
     if (!facts.quantized || asked.force) return;
@@ -84,8 +84,7 @@ void check_settings(EngineKind kind, const std::string& where, const rollout::Se
   if (facts.lora_enabled == false) lacks(where, "the server takes no adapters", "LoRA is off", "--enable-lora");
   if (facts.max_loras && *facts.max_loras < asked.versions)
     lacks(where, "the server has no room for two versions of an adapter", std::to_string(*facts.max_loras),
-          sglang ? fmt::format("--max-loras-per-batch {}", asked.versions + 1)
-                 : fmt::format("--max-loras {}", asked.versions));
+          fmt::format("{} {}", engine.max_adapters, asked.versions + engine.adapters_of_base));
   if (facts.max_lora_rank && *facts.max_lora_rank < asked.rank)
     lacks(where, "the adapter's rank is above the server's limit", std::to_string(*facts.max_lora_rank),
           fmt::format("--max-lora-rank {}", asked.rank));

@@ -18,6 +18,7 @@
 #include "recipes/save_directory.h"
 #include "recipes/step_line.h"
 #include "recipes/steps.h"
+#include "recipes/supervised_loss.h"
 #include "recipes/training_rows.h"
 #include "recipes/training_run.h"
 
@@ -109,39 +110,18 @@ class SftRun {
   }
 
   bool pairs() const { return train::datums_per_term(options_.loss) == 2; }
-  const char* loss_name() const {
-    if (preference_.kto() != nullptr) return "kto";
-    const auto* loss = std::get_if<train::DpoLoss>(&options_.loss);
-    if (loss == nullptr) return "sft_loss";
-    return loss->kind == train::PreferenceKind::sigmoid ? "dpo_loss" : train::preference_name(loss->kind);
-  }
-  OrderedJson beta() const {
-    if (const auto* pair = std::get_if<train::DpoLoss>(&options_.loss)) return pair->beta;
-    return preference_.kto() != nullptr ? OrderedJson(preference_.kto()->beta) : OrderedJson(nullptr);
-  }
 
   OrderedJson settings() const {
-    OrderedJson settings = shared_settings();
-    constexpr float kGamma = train::DpoLoss().gamma;
-    if (const auto* pair = std::get_if<train::DpoLoss>(&options_.loss); pair != nullptr && pair->gamma != kGamma)
-      settings["--simpo-gamma"] = pair->gamma;
-    if (const train::KtoLoss* kto = preference_.kto())
-      settings.update(
-          {{"--desirable-weight", kto->desirable_weight}, {"--undesirable-weight", kto->undesirable_weight}});
+    OrderedJson settings = {{"rows of --prompt-data", data_.size()},
+                            {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)},
+                            {"--global-batch-size", batches()},
+                            {"--rollout-shuffle", options_.shuffle},
+                            {"--rollout-seed", options_.shuffle_seed}};
+    settings.update(loss_settings(options_.loss));
+    settings.update({{"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
+                     {"--max-seq-length", options_.rows.max_length.value_or(0)}});
     if (preference_.is_to_adapter()) settings["--ref-load"] = options_.reference;
     return settings;
-  }
-
-  OrderedJson shared_settings() const {
-    return {{"rows of --prompt-data", data_.size()},
-            {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)},
-            {"--global-batch-size", batches()},
-            {"--rollout-shuffle", options_.shuffle},
-            {"--rollout-seed", options_.shuffle_seed},
-            {"--loss-type", loss_name()},
-            {"--dpo-beta", beta()},
-            {"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
-            {"--max-seq-length", options_.rows.max_length.value_or(0)}};
   }
 
   // Rows of a step, and whether batches end with an epoch: a run that does it otherwise sees other batches.

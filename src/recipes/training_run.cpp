@@ -57,7 +57,9 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
     *control.info
         << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
            "part of W x; the mean is the same)\n";
-  memory_ = plan_memory(base, *start.layout, training, beside, stream.device());
+  BesideTrainer planned = beside;
+  planned.saves = !save.save.empty();
+  memory_ = plan_memory(base, *start.layout, training, planned, stream.device());
   require_fit(memory_);
   trainer_options_ = {.beta1 = optimizer.beta1,
                       .beta2 = optimizer.beta2,

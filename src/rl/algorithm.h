@@ -20,8 +20,7 @@ struct Algorithm {
   Distillation distillation = {};          // in the advantages; or by a loss that flows: loss.distill
   Correction correction = {};
   train::PolicyLoss loss = {};
-  train::ValueLoss value_loss = {};  // of ppo's critic
-  train::RowChoice choice = {};      // of the loss: what needs a forward over the whole step first
+  train::RowChoice choice = {};  // of the loss: what needs a forward over the whole step first
   train::Reduction reduction = {};
   KlControl kl_control = {};
   EntropyControl entropy_control = {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "rl/graded_samples.h"
 #include "rl/reward.h"
@@ -13,6 +14,8 @@
 
 namespace lockstep::rl {
 
+class SecondTrainer;
+
 // All outlive what is done with them.
 struct RlParts {
   rollout::Sampler& sampler;
@@ -22,7 +25,7 @@ struct RlParts {
   const text::Tokenizer* tokenizer = nullptr;       // for rewards that look at text
   const lora::AdapterVersion* reference = nullptr;  // what KL is measured to; none: the base
   Teacher* teacher = nullptr;                       // of distillation, where the algorithm has one
-  train::Trainer* critic = nullptr;                 // of ppo: its adapter has a value head
+  std::vector<SecondTrainer*> seconds = {};         // trained beside the actor, in this order
   parallel::Group* group = nullptr;                 // the ranks that train together; none: this one alone
   GradedSamples* graded = nullptr;                  // what was sampled before is found and added here; none: nowhere
 };

@@ -54,10 +54,10 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   sampler.exact_logprobs = sampler.exact_logprobs && !plan.recompute_policy;
   set_policy_logprobs(datums, parts.actor, sampler, between, parts.group);
   if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference, parts.group);
-  if (algorithm.needs_critic()) {
-    if (plan.release_memory) parts.actor.release_memory();
-    set_values(datums, *parts.critic, between, parts.group);
-    if (plan.release_memory) parts.critic->release_memory();
+  if (!parts.seconds.empty() && plan.release_memory) parts.actor.release_memory();
+  for (SecondTrainer* second : parts.seconds) {
+    second->prepare(datums, between, parts.group);
+    if (plan.release_memory) second->release_memory();
   }
   report.correction = correct(datums, algorithm.correction);
   std::vector<float> rewards;
@@ -136,16 +136,8 @@ class ObservedRows {
 };
 
 void require_critic(const RlParts& parts, const Algorithm& algorithm) {
-  if (!algorithm.needs_critic() || parts.critic != nullptr) return;
-  throw ConfigError({.what = "the advantages of ppo need a critic", .where = "RlParts::critic"});
-}
-
-CriticPlan critic_plan(const Algorithm& algorithm, const TrainPlan& plan) {
-  return {.batch_size = plan.batch_size,
-          .schedule = plan.critic_schedule,
-          .loss = algorithm.value_loss,
-          .reduction = algorithm.reduction,
-          .on_not_finite = plan.critic_not_finite};
+  if (!algorithm.needs_critic() || !parts.seconds.empty()) return;
+  throw ConfigError({.what = "the advantages of ppo need a critic", .where = "RlParts::seconds"});
 }
 
 // What the report says of a step of `steps`.
@@ -161,7 +153,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
                  const TrainPlan& plan, const Watch& watch, TrainReport& report) {
   const int64_t steps = num_steps(datums.size(), plan.batch_size);
   for (int64_t step = 0; step < steps; ++step) {
-    const bool may_stop = step == 0 && !algorithm.needs_critic();  // nothing has changed yet
+    const bool may_stop = step == 0 && parts.seconds.empty();  // nothing has changed yet
     const auto stop = [&](int64_t) {
       if (may_stop) watch.stop_if_interrupted();
     };
@@ -212,10 +204,10 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   if (apart && plan.measure_logprobs)
     measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), rollout.trajectories,
                   plan.version_of, watch);
-  if (algorithm.needs_critic()) {
-    if (plan.release_memory) parts.actor.release_memory();
-    report.critic = train_critic(*parts.critic, datums, critic_plan(algorithm, plan), watch);
-    if (plan.release_memory) parts.critic->release_memory();
+  if (!parts.seconds.empty() && plan.release_memory) parts.actor.release_memory();
+  for (SecondTrainer* second : parts.seconds) {
+    report.seconds.push_back(second->train(datums, plan.batch_size, algorithm.reduction, watch));
+    if (plan.release_memory) second->release_memory();
   }
   if (plan.train_actor) train_actor(parts, algorithm, datums, plan, watch, report);
   if (plan.release_memory) parts.actor.release_memory();

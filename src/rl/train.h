@@ -5,9 +5,10 @@
 #include <span>
 
 #include "rl/algorithm.h"
-#include "rl/critic.h"
 #include "rl/mismatch.h"
 #include "rl/rollout.h"
+#include "rl/second_trainer.h"
+#include "rl/step_batches.h"
 #include "rl/train_observer.h"
 #include "rl/version_logprobs.h"
 #include "train/schedule.h"
@@ -31,11 +32,7 @@ struct TrainPlan {
   // The old log-probs of the ratio are those of the trainer's adapter, although the sampler's are exact: the proximal
   // policy of the decoupled loss (arXiv 2505.24298), whose weight against the sampler's is Algorithm::correction.
   bool recompute_policy = false;
-  // Of the algorithm's critic: batches and loss are those of the plan and the algorithm. train_actor false: only the
-  // critic learns, and nothing is published.
-  train::Schedule critic_schedule = {};
-  OnNotFinite critic_not_finite = {};
-  bool train_actor = true;
+  bool train_actor = true;  // false: only the second trainers learn, and nothing is published
 };
 
 struct TrainReport {
@@ -50,22 +47,22 @@ struct TrainReport {
   Mismatch mismatch = {};                       // of the sampler's log-probs, before the first step
   std::optional<double> teacher_kl = {};        // mean of policy - teacher log-probs, where there is a teacher
   CorrectionReport correction = {};
-  std::optional<CriticReport> critic = {};  // where there is one
-  bool actor_trained = true;                // false: numbers of steps are 0, logprob_diff is absent
-  Coefficients next = {};                   // of the next rollout, where the algorithm adapts them
-  double grad_norm = 0;                     // the largest, before clipping
-  double lr = 0;                            // of the first step
-  double train_ms = 0;                      // until the version was published
-  int64_t abandoned_steps = 0;              // because they were not finite; if all were, nothing was published
+  std::vector<SecondTrainerReport> seconds = {};  // in the order of RlParts
+  bool actor_trained = true;                      // false: numbers of steps are 0, logprob_diff is absent
+  Coefficients next = {};                         // of the next rollout, where the algorithm adapts them
+  double grad_norm = 0;                           // the largest, before clipping
+  double lr = 0;                                  // of the first step
+  double train_ms = 0;                            // until the version was published
+  int64_t abandoned_steps = 0;                    // because they were not finite; if all were, nothing was published
   versions::PublishReport published = {};
 };
 
-// Log-probs of policy and reference, a critic's values, reward shaping, advantages; one optimizer step per batch, in
-// order, but for batches of which no reward is known: all of the critic, where the algorithm has one, then all of the
-// actor; then its adapter is published as the next version of `actor`. Until the first
-// step is about to change an adapter an interrupt is noticed, and the Cancelled leaves everything as it was;
-// afterwards all steps are taken. ConfigError unless batch_size divides the rollout, or without the critic; what the
-// trainer and the store throw, but for NotFiniteError of a step where the plan wants to be told.
+// Log-probs of policy and reference, what second trainers prepare, reward shaping, advantages; one optimizer step per
+// batch, in order, but for batches of which no reward is known: all of each second trainer, then all of the actor; then
+// its adapter is published as the next version of `actor`. Until the first step is about to change an adapter an
+// interrupt is noticed, and the Cancelled leaves everything as it was; afterwards all steps are taken. ConfigError
+// unless batch_size divides the rollout, or for PPO without its critic; what the trainer and the store throw, but for
+// NotFiniteError of a step where the plan wants to be told.
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
                      const Watch& watch = {});
 

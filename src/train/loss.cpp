@@ -15,12 +15,6 @@ void require_settings(const SftLoss&, const LossScale&, size_t) {}
 void require_settings(const PolicyLoss& loss, const LossScale&, size_t) {
   require_sensible(loss);
 }
-void require_settings(const DpoLoss& loss, const LossScale& scale, size_t datums) {
-  require_sensible(loss, scale, datums);
-}
-void require_settings(const KtoLoss& loss, const LossScale& scale, size_t) {
-  require_sensible(loss, scale);
-}
 void require_settings(const ValueLoss& loss, const LossScale&, size_t) {
   require_sensible(loss);
 }
@@ -49,9 +43,6 @@ double evaluate_sft(double factor, const Datum& datum, int64_t sample, const Sam
   return total;
 }
 
-// The datums of one term, their views in the caller's arrays, and the number of the first in the step.
-using Term = PairRows;
-
 void evaluate_term(const SftLoss&, const LossScale& scale, const Term& term, LossOutput& output) {
   output.sample_metrics.emplace_back();
   output.sample_losses.push_back(
@@ -68,14 +59,6 @@ void evaluate_term(const ValueLoss& loss, const LossScale& scale, const Term& te
   Metrics& metrics = output.sample_metrics.emplace_back();
   output.sample_losses.push_back(
       evaluate_values(loss, sample_scale(scale, term.datums[0]), term.datums[0], term.sample, term.rows[0], metrics));
-}
-
-void evaluate_term(const DpoLoss& loss, const LossScale& scale, const Term& term, LossOutput& output) {
-  evaluate_pair(loss, scale, term, output);
-}
-
-void evaluate_term(const KtoLoss& loss, const LossScale& scale, const Term& term, LossOutput& output) {
-  evaluate_judged(loss, scale, term, output);
 }
 
 template <class T>

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace lockstep::train {
 
@@ -37,6 +39,27 @@ const char* kl_type_name(KlType type);  // the first of its names
 //   vespo      -sg(exp(l + k log w - l w)) A lp, w = exp(clamp(sum of d over the sample, log 1e-8, 20)); k and l by the
 //              sign of A (0 counts as positive). As TRL
 enum class PolicyObjective { clip, ratio, reinforce, cispo, sapo, gmpo, dppo_tv, dppo_kl, dppo_mask, dro, vespo };
+
+// As --policy-loss and checkpoints name them; an objective's first name is the one of checkpoints.
+struct PolicyObjectiveName {
+  std::string_view name;
+  PolicyObjective objective = PolicyObjective::clip;
+  bool has_clip_range = false;  // clip_high means something
+};
+inline constexpr PolicyObjectiveName kPolicyObjectives[] = {{"vanilla", PolicyObjective::clip, true},
+                                                            {"importance_sampling", PolicyObjective::ratio},
+                                                            {"reinforce", PolicyObjective::reinforce},
+                                                            {"gpg", PolicyObjective::reinforce},
+                                                            {"cispo", PolicyObjective::cispo, true},
+                                                            {"sapo", PolicyObjective::sapo},
+                                                            {"geo_mean", PolicyObjective::gmpo, true},
+                                                            {"gmpo", PolicyObjective::gmpo, true},
+                                                            {"dppo_tv", PolicyObjective::dppo_tv, true},
+                                                            {"dppo_kl", PolicyObjective::dppo_kl, true},
+                                                            {"prime", PolicyObjective::dppo_mask},
+                                                            {"dro", PolicyObjective::dro},
+                                                            {"vespo", PolicyObjective::vespo}};
+const PolicyObjectiveName& name_of(PolicyObjective objective);  // its first
 
 enum class RatioLevel { token, sequence };  // of clip
 
@@ -95,6 +118,10 @@ struct PolicyLoss {
   float dro_beta = 0.05f;
   SequenceMask sequence_mask = {};
   DistillTerm distill = {};
+
+  // The parameters of objectives, as a checkpoint keeps them: a run goes on with the same. A new one comes last, and
+  // only where it is not what it is without its flag, so that earlier checkpoints still agree.
+  std::vector<double> shape() const;
 };
 
 }  // namespace lockstep::train

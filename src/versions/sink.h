@@ -10,20 +10,21 @@ namespace lockstep::versions {
 
 using Version = std::shared_ptr<const lora::AdapterVersion>;
 
-// A Store calls one method at a time: stage, then commit or abort, and drop some day.
+// A place to which a Store publishes versions. The Store calls one method at a time. Publishing a version is stage(),
+// then commit() or, if another sink failed, abort(); drop() follows when no one should use the version any more.
 class VersionSink {
  public:
   virtual ~VersionSink() = default;
 
-  // Brings the version to where it will be used and checks it there. Nobody can ask for it yet, and what was held
-  // before is untouched. What it throws leaves nothing behind. ConfigError: this id is already held.
+  // Copies the version to where it will be used and checks the copy. Requests cannot name it yet, and versions that are
+  // held stay as they are. If this throws, nothing of the new version is left. ConfigError: this id is already held.
   virtual void stage(const Version& version) = 0;
-  // From now on what was staged can be asked for. If it throws, the version is still only staged.
+  // Makes the staged version available to requests. If it throws, the version is still only staged.
   virtual void commit(const lora::PolicyId& policy) = 0;
-  virtual void abort(const lora::PolicyId& policy) noexcept = 0;  // forgets what was staged
-  // The version can no longer be asked for; whatever uses it keeps it to its end.
+  virtual void abort(const lora::PolicyId& policy) noexcept = 0;  // removes a staged version
+  // New requests cannot name the version any more; requests that are running finish with it.
   virtual void drop(const lora::PolicyId& policy) noexcept = 0;
-  virtual std::vector<lora::PolicyId> held() const = 0;  // what can be asked for
+  virtual std::vector<lora::PolicyId> held() const = 0;  // versions that requests can name
 };
 
 }  // namespace lockstep::versions

@@ -333,7 +333,7 @@ TEST(Bench, Flags) {
   const auto plain = parse_bench(words("--hf-checkpoint M"));
   EXPECT_TRUE(plain.decode_batches.empty());
   EXPECT_EQ(plain.batch_size, std::nullopt);
-  EXPECT_EQ(plain.base.load_format, recipes::LoadFormat::automatic);
+  EXPECT_EQ(plain.base.load_format, "auto");
   const auto told = parse_bench(
       words("--hf-checkpoint M --batch-size 4 --seq-length 128 --lora-rank 8 --json f --decode-batch 2,3 5 "
             "--prompt-length 7 --new-tokens 9 --n-samples-per-prompt 3 --load-format dummy --only train,decode"));
@@ -342,7 +342,7 @@ TEST(Bench, Flags) {
   EXPECT_EQ(told.lora_rank, 8);
   EXPECT_EQ(told.json, "f");
   EXPECT_EQ(told.decode_batches, (std::vector<int64_t>{2, 3, 5}));
-  EXPECT_EQ(told.base.load_format, recipes::LoadFormat::dummy);
+  EXPECT_EQ(told.base.load_format, "dummy");
   EXPECT_EQ(told.parts, (std::vector<std::string>{"train", "decode"}));
   expect_error<ConfigError>([] { parse_bench(words("--hf-checkpoint M --only train,dcode")); }, {"dcode", "grpo"});
   expect_error<ConfigError>([] { parse_bench(words("--hf-checkpoint M --decode-batch 1,,2")); }, {"--decode-batch"});

@@ -20,8 +20,7 @@ class BenchCommand : public ::testing::Test {
     std::filesystem::create_directories(folder);
     std::filesystem::create_symlink(std::filesystem::absolute(LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3/config.json"),
                                     folder / "config.json");
-    base_ = {
-        .hf_checkpoint = folder.string(), .stream = {}, .device = "cpu", .load_format = recipes::LoadFormat::dummy};
+    base_ = {.hf_checkpoint = folder.string(), .stream = {}, .device = "cpu", .load_format = "dummy"};
     control_.out = &out_;
     control_.info = &info_;
   }
@@ -79,7 +78,7 @@ TEST_F(BenchCommand, LoadIsMeasuredForRealFiles) {
   BenchOptions bench;
   bench.base = base_;
   bench.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/qwen3";
-  bench.base.load_format = recipes::LoadFormat::automatic;
+  bench.base.load_format = "auto";
   bench.parts = {"load"};
   bench.json = (dir_.path() / "record.json").string();
   run_bench(bench, control_);

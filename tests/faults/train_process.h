@@ -12,6 +12,7 @@
 
 #include "core/fs.h"
 #include "core/json.h"
+#include "support/metric_lines.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::testing {
@@ -54,19 +55,8 @@ class TrainProcess : public ::testing::Test {
     return fs::exists(dir_ / name) ? fs::read_file(dir_ / name) : std::string();
   }
 
-  // metrics.jsonl without times and memory, which no two runs share.
-  std::vector<Json> metrics(const std::string& name) const {
-    std::vector<Json> lines;
-    std::istringstream text(read(name + "/metrics.jsonl"));
-    for (std::string line; std::getline(text, line);) {
-      Json json = Json::parse(line, nullptr, false);
-      if (json.is_discarded()) continue;  // the process was killed in the middle of it
-      for (const char* key : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s", "memory_bytes"})
-        json.erase(key);
-      lines.push_back(std::move(json));
-    }
-    return lines;
-  }
+  // What runs share of metrics.jsonl.
+  std::vector<Json> metrics(const std::string& name) const { return shared_metrics(read(name + "/metrics.jsonl")); }
 
   const TempDirectory dir_;
 };

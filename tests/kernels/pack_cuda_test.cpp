@@ -27,7 +27,7 @@ class PackCuda : public testing::OnGpu<> {
   std::string there_and_back(const std::vector<NamedTensor>& parts) {
     std::vector<const NamedTensor*> pointers;
     for (const NamedTensor& part : parts) pointers.push_back(&part);
-    const PackedWeight weight = pack_weight(pointers, gpu());
+    const PackedWeight weight = pack_weight(pointers, WeightFormat::bf16, gpu());
     std::string bytes(static_cast<size_t>(weight.rows * weight.depth * dtype_bytes(weight.dtype)), '\0');
     unpack_rows(Tensor(bytes.data(), weight.dtype, {weight.rows, weight.depth}), weight, 0, weight.rows, gpu());
     return bytes;

@@ -77,12 +77,14 @@ TEST(Pack, PartsInFilesAreTheSameWeight) {
         begin = end;
       }
       for (const NamedTensor& part : parts) pointers.push_back(&part);
-      const PackedWeight whole = pack(w, stream), stacked = pack_weight(pointers, stream);
+      const WeightFormat format = plain_format(dtype, Device::cpu);
+      const PackedWeight whole = pack(w, stream), stacked = pack_weight(pointers, format, stream);
       ASSERT_EQ(stacked.panels.bytes(), whole.panels.bytes());
       EXPECT_EQ(std::memcmp(stacked.panels.data(), whole.panels.data(), whole.panels.bytes()), 0) << dtype_name(dtype);
 
       std::filesystem::resize_file(path, 3 + 169 * row_bytes);
-      lockstep::testing::expect_error<DataError>([&] { pack_weight(pointers, stream); }, {"weights", "changed"});
+      lockstep::testing::expect_error<DataError>([&] { pack_weight(pointers, format, stream); },
+                                                 {"weights", "changed"});
     }
 }
 
@@ -129,6 +131,14 @@ TEST(Pack, WrongShapesAndTypesAreErrors) {
   EXPECT_THROW(stack({ConstTensor(a.data(), DType::bf16, {32})}), ShapeError);
   EXPECT_THROW(stack({a.tensor(), c.tensor()}), DTypeError);
   EXPECT_THROW(stack({ConstTensor(a.data(), DType::i32, {2, 4})}), DTypeError);
+
+  const NamedTensor named{"a", a.tensor()};
+  const NamedTensor* const part = &named;
+  lockstep::testing::expect_error<DTypeError>(
+      [&] {
+        pack_weight({&part, 1}, WeightFormat::f32, stream);
+      },
+      {"bf16 in f32"});
 
   const PackedWeight packed = pack(a, stream);
   std::vector<uint16_t> out(64);

@@ -10,6 +10,7 @@
 #include "core/half.h"
 #include "kernels/pack.h"
 #include "model/fixture.h"
+#include "model/tensor_places.h"
 
 namespace lockstep::model {
 namespace {
@@ -53,6 +54,17 @@ TEST_F(Loading, VisitGivesTheBytesBack) {
       const ModelSpec config = tiny_config(family);
       const ModelFile file(config, dtype);
       expect_visit(config, file.tensors);
+    }
+}
+
+// What a plan of memory counts before anything is loaded.
+TEST_F(Loading, TheBytesOfWeightsAreKnownBefore) {
+  for (const std::string& family : family_names())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const ModelSpec config = tiny_config(family);
+      const auto stored = [&](const std::string&) { return dtype; };
+      EXPECT_EQ(weight_bytes(config, stored, Device::cpu), tiny_weights(config, stream_, dtype)->bytes()) << family;
+      EXPECT_EQ(weight_bytes(config, stored, Device::cpu), Weights::random(config, dtype, 1, stream_)->bytes());
     }
 }
 

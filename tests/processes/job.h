@@ -17,6 +17,7 @@
 
 #include "checkpoint/iterations.h"
 #include "core/json.h"
+#include "support/metric_lines.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::testing {
@@ -113,18 +114,9 @@ class Job : public ::testing::Test {
     return eventually([&] { return metrics(save).size() >= lines; });
   }
 
+  // What runs share of metrics.jsonl.
   std::vector<Json> metrics(const std::string& save) const {
-    std::vector<Json> lines;
-    std::ifstream text(dir_ / save / "metrics.jsonl");
-    for (std::string line; std::getline(text, line);) {
-      Json json = Json::parse(line, nullptr, false);
-      if (json.is_discarded()) continue;
-      for (const char* key :
-           {"tokens_per_s", "train_ms", "rollout_ms", "reward_ms", "publish_ms", "memory_bytes", "gpu_memory_bytes"})
-        json.erase(key);  // no two runs share these
-      lines.push_back(std::move(json));
-    }
-    return lines;
+    return shared_metrics(text_of(dir_ / save / "metrics.jsonl"));
   }
   std::string last(const std::string& save, int iteration, const std::string& file) const {
     return text_of(dir_ / save / checkpoint::iteration_directory_name(iteration) / file);

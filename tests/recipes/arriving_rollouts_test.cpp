@@ -76,13 +76,6 @@ class Arrival : public Training {
     options.checks.equal_logprobs = true;
     return options;
   }
-  std::vector<Json> results(const std::string& save) const {
-    std::vector<Json> lines = metrics(save);
-    for (Json& line : lines)
-      for (const char* name : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s", "memory_bytes"})
-        line.erase(name);
-    return lines;
-  }
   std::vector<Json> dumped(const std::string& name, int64_t rollout) const {
     std::vector<Json> lines;
     std::istringstream text(fs::read_file(dir_.path() / name / (std::to_string(rollout) + ".jsonl")));

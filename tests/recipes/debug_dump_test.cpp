@@ -96,14 +96,6 @@ TEST(DebugOptions, ContradictionsAreRefused) {
 class Debug : public Training {
  protected:
   std::string dump(const std::string& name) const { return (dir_.path() / name / "{rollout_id}.jsonl").string(); }
-  // What training decided of each rollout; times and what a sampler alone knows are left out.
-  std::vector<Json> results(const std::string& save) const {
-    std::vector<Json> lines = metrics(save);
-    for (Json& line : lines)
-      for (const char* name : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s", "memory_bytes"})
-        line.erase(name);
-    return lines;
-  }
 };
 
 TEST_F(Debug, ASavedRolloutTrainedAgainGivesTheSameBytes) {

@@ -50,15 +50,6 @@ class Ranks : public Training {
     for (const std::string& error : run_on(size, options, run)) EXPECT_EQ(error, "nothing") << size << " ranks";
   }
 
-  // Without times and this process's memory, which no two runs share.
-  std::vector<Json> results(const std::string& save) const {
-    std::vector<Json> lines = metrics(save);
-    for (Json& line : lines)
-      for (const char* key : {"tokens_per_s", "rollout_ms", "reward_ms", "train_ms", "publish_ms", "memory_bytes"})
-        line.erase(key);
-    return lines;
-  }
-
   // What is kept of each rollout: all files, by name.
   std::map<std::string, std::string> samples(const std::string& save) const {
     std::map<std::string, std::string> files;

@@ -121,14 +121,6 @@ class Asynchronous : public Training {
     for (const Json& line : metrics(save)) values.push_back(line.at(name).get<int64_t>());
     return values;
   }
-  // Everything of a run's log but times.
-  std::vector<Json> results(const std::string& save) const {
-    std::vector<Json> lines = metrics(save);
-    for (Json& line : lines)
-      for (const char* name : {"rollout_ms", "reward_ms", "train_ms", "publish_ms", "tokens_per_s", "memory_bytes"})
-        line.erase(name);
-    return lines;
-  }
 };
 
 TEST_F(Asynchronous, RolloutsUseTheVersionOfTheRule) {

@@ -130,7 +130,7 @@ TEST_F(TrainingCuda, TheBaseIsTheFileBeforeAndAfterTraining) {
 
 TEST_F(TrainingCuda, ABaseThatIsRoundedSaysSo) {
   load_base({.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/llama3"}, gpu(), control_);
-  EXPECT_NE(info_.str().find("the base is f32; the GPU holds it rounded to bf16"), std::string::npos);
+  EXPECT_NE(info_.str().find("the base is f32; a GPU holds it rounded to bf16"), std::string::npos);
   info_.str("");
   load_base({.hf_checkpoint = kTiny}, gpu(), control_);
   EXPECT_EQ(info_.str().find("rounded"), std::string::npos);

@@ -10,6 +10,7 @@
 #include "checkpoint/train_state.h"
 #include "recipes/rl.h"
 #include "recipes/sft.h"
+#include "support/metric_lines.h"
 #include "support/temp_directory.h"
 
 namespace lockstep::recipes {
@@ -70,6 +71,10 @@ class Training : public ::testing::Test {
   std::string adapter_bytes(const std::string& save, int64_t iteration) const {
     return fs::read_file(dir_.path() / save / checkpoint::iteration_directory_name(iteration) / "lora_adapter" /
                          "adapter_model.safetensors");
+  }
+  // Everything of a run's log but what no two runs share.
+  std::vector<Json> results(const std::string& save) const {
+    return testing::shared_metrics(fs::read_file(dir_.path() / save / "metrics.jsonl"));
   }
   std::vector<Json> metrics(const std::string& save) const {
     std::vector<Json> lines;

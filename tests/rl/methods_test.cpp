@@ -100,7 +100,7 @@ TEST(Methods, AdvantagesAreThoseOfTheFormulas) {
         EXPECT_NEAR(got[i][t], wanted[i][t].get<double>(), kTolerance) << name << ", sample " << i << ", row " << t;
       }
   }
-  EXPECT_EQ(golden().at("advantages").size(), 13u);
+  EXPECT_GE(golden().at("advantages").size(), 13u);
 }
 
 // The samples of each group turned around: every sample keeps its advantage.
@@ -124,36 +124,23 @@ TEST(Methods, AdvantagesDoNotDependOnTheOrderOfSamples) {
   }
 }
 
-struct NamedObjective {
-  const char* name;
-  PolicyLoss loss;
-};
-
+// Names of tools/golden/rl_cases.py: those of objectives, and some of one with a setting.
 PolicyLoss loss_of(const std::string& name) {
-  const NamedObjective kObjectives[] = {
-      {"vanilla", {}},
-      {"dual_clip", {.clip_c = 1.5f}},
-      {"importance_sampling", {.objective = PolicyObjective::ratio}},
-      {"reinforce", {.objective = PolicyObjective::reinforce}},
-      {"gspo", {.ratio_level = train::RatioLevel::sequence}},
-      {"cispo", {.objective = PolicyObjective::cispo}},
-      {"cispo_absolute", {.objective = PolicyObjective::cispo, .absolute_bounds = true}},
-      {"sapo", {.objective = PolicyObjective::sapo}},
-      {"geo_mean", {.objective = PolicyObjective::gmpo}},
-      {"dppo_tv", {.objective = PolicyObjective::dppo_tv}},
-      {"dppo_kl", {.objective = PolicyObjective::dppo_kl}},
-      {"prime", {.objective = PolicyObjective::dppo_mask}},
-      {"dro", {.objective = PolicyObjective::dro}},
-      {"vespo", {.objective = PolicyObjective::vespo}}};
-  for (const NamedObjective& known : kObjectives) {
-    if (name != known.name) continue;
-    PolicyLoss loss = known.loss;
-    loss.clip_low = loss.absolute_bounds ? 0.0f : name.starts_with("dppo") ? 0.02f : 0.2f;
-    loss.clip_high = loss.absolute_bounds ? 1.25f : name.starts_with("dppo") ? 0.03f : 0.28f;
-    return loss;
+  PolicyLoss loss{.clip_low = 0.2f, .clip_high = 0.28f};
+  if (name == "dual_clip") {
+    loss.clip_c = 1.5f;
+  } else if (name == "gspo") {
+    loss.ratio_level = train::RatioLevel::sequence;
+  } else if (name == "cispo_absolute") {
+    loss.objective = PolicyObjective::cispo, loss.absolute_bounds = true;
+    loss.clip_low = 0, loss.clip_high = 1.25f;
+  } else {
+    const auto* const known = std::ranges::find(train::kPolicyObjectives, name, &train::PolicyObjectiveName::name);
+    EXPECT_NE(known, std::end(train::kPolicyObjectives)) << name;
+    if (known != std::end(train::kPolicyObjectives)) loss.objective = known->objective;
   }
-  ADD_FAILURE() << name;
-  return {};
+  if (name.starts_with("dppo")) loss.clip_low = 0.02f, loss.clip_high = 0.03f;
+  return loss;
 }
 
 train::LossScale scale_of(const Json& wanted, const Batch& batch) {
@@ -183,7 +170,7 @@ PolicyLoss loss_of(const Json& wanted) {
 }
 
 TEST(Methods, LossesAndGradientsAreThoseOfTheFormulas) {
-  EXPECT_EQ(golden().at("losses").size(), 44u);
+  EXPECT_GE(golden().at("losses").size(), 44u);
   for (const Json& wanted : golden().at("losses")) {
     Batch batch = make_batch(wanted.value("weights", false));
     if (wanted.value("penalty", false))

@@ -82,8 +82,7 @@ TEST_P(RemoteSamplerTest, EveryDialectAsksAndReads) {
   EXPECT_TRUE(server.adapters().empty());
   EXPECT_THROW(sample(), ConfigError) << "a version that is not held";
 }
-INSTANTIATE_TEST_SUITE_P(Dialects, RemoteSamplerTest,
-                         ::testing::Values(EngineKind::vllm, EngineKind::sglang, EngineKind::lockstep),
+INSTANTIATE_TEST_SUITE_P(Dialects, RemoteSamplerTest, ::testing::ValuesIn(testing::engine_kinds()),
                          [](const auto& kind) { return std::string(engine_name(kind.param)); });
 
 TEST_F(RemoteSamplerTest, AServerThatIsKilledAndStartedAgainLosesNoSample) {

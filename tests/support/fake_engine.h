@@ -26,6 +26,13 @@ namespace lockstep::testing {
 
 using rollout::EngineKind;
 
+// All that there are, for tests of what every kind of server does.
+inline std::vector<EngineKind> engine_kinds() {
+  std::vector<EngineKind> kinds;
+  for (const rollout::EngineFacts& engine : rollout::kEngines) kinds.push_back(engine.kind);
+  return kinds;
+}
+
 class FakeEngine {
  public:
   struct Drawn {

@@ -81,8 +81,7 @@ TEST_P(AdapterSinkTest, EachVersionHasANameAndADirectoryOfItsOwn) {
   EXPECT_TRUE(server.adapters().empty());
   EXPECT_EQ(files(), 0);
 }
-INSTANTIATE_TEST_SUITE_P(Dialects, AdapterSinkTest,
-                         ::testing::Values(EngineKind::vllm, EngineKind::sglang, EngineKind::lockstep),
+INSTANTIATE_TEST_SUITE_P(Dialects, AdapterSinkTest, ::testing::ValuesIn(testing::engine_kinds()),
                          [](const auto& kind) { return std::string(engine_name(kind.param)); });
 
 TEST_F(AdapterSinkTest, AThousandSyncsLeaveNothingBehind) {

@@ -101,7 +101,7 @@ class ServerCheckTest : public ::testing::Test {
 };
 
 TEST_F(ServerCheckTest, AnHonestServerIsBelieved) {
-  for (const EngineKind kind : {EngineKind::vllm, EngineKind::sglang, EngineKind::lockstep}) {
+  for (const EngineKind kind : testing::engine_kinds()) {
     FakeEngine server(kind, HonestEngine::of(kModel));
     start(server, kind);
     for (uint32_t i = 0; i < 3; ++i) store_->publish("actor", changed(0.3F, i));
@@ -116,7 +116,8 @@ TEST_F(ServerCheckTest, AnHonestServerIsBelieved) {
 
 TEST_F(ServerCheckTest, AnHonestServerIsBelievedHoweverItGetsTheVersions) {
   delivery_ = rollout::Delivery::weight_files;
-  for (const EngineKind kind : {EngineKind::vllm, EngineKind::sglang}) {
+  for (const EngineKind kind : testing::engine_kinds()) {
+    if (!rollout::engine_facts(kind).takes_weights) continue;
     FakeEngine server(kind, HonestEngine::of(kModel));
     start(server, kind);
     EXPECT_EQ(server.weight_loads, 1) << "the probe with all modules";

@@ -336,7 +336,7 @@ NamedTensors tensors_of(const std::vector<SiteFactors>& sites, bool megatron) {
 void run_convert(const ConvertOptions& options, const recipes::Control& control) {
   const bool megatron = options.to == AdapterNames::megatron;
   const fs::Path path = load::require_adapter_directory(options.adapter_path);
-  const load::Base base = load::read_base_config(options.base.hf_checkpoint, load::caches_below(options.base.home));
+  const load::Base base = recipes::read_base(options.base);
   const OutputDirectory output(
       options.output, {.overwrite = options.overwrite, .marker = checkpoint::kAdapterConfigFile, .inputs = {path}},
       control);

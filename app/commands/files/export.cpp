@@ -83,9 +83,7 @@ void check_interrupt(const recipes::Control& control) {
 // A base whose weights are read, but not packed for computing.
 struct OpenBase {
   OpenBase(const recipes::BaseOptions& options, Stream& stream)
-      : base(load::read_base_config(options.hf_checkpoint, load::caches_below(options.home))),
-        directory(base.path),
-        where((base.path / "config.json").string()) {
+      : base(recipes::read_base(options)), directory(base.path), where((base.path / "config.json").string()) {
     directory.open_weights();
     base.stream = &stream;
   }

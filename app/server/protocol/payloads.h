@@ -19,7 +19,8 @@ class Payloads {
   explicit Payloads(HttpRequest request);
 
   const OrderedJson& json() const { return json_; }
-  // Of a field of json() that stands for bytes: decoded now, if it was short. ApiError 400 naming the field.
+  // The decoded bytes of a base64 field; `value` is the field's value in json(), a number for a long text or the text
+  // itself. ApiError 400 naming the field.
   std::span<char> bytes(const OrderedJson& value, const std::string& name);
 
  private:

@@ -7,8 +7,9 @@
 
 namespace lockstep::server {
 
-// The prompt of a conversation. ApiError 400: no template, what it refuses, or rendering takes more than
-// ServiceOptions::render_timeout. Who brings a template of their own may make it take that long.
+// Renders the conversation with the chat template. ApiError 400: there is no template, the template raises an error, or
+// rendering takes longer than ServiceOptions::render_timeout. A template that a request brings can take that long on
+// purpose, so it is rendered on another thread (brings_template).
 PromptInput chat_prompt(const Service& service, const ChatFields& chat);
 bool brings_template(const Service& service, const ChatFields& chat);  // that is rendered
 

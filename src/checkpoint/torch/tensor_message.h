@@ -1,6 +1,6 @@
-// Tensors as Python processes send them to one another: the pickle of a dictionary or a list of names and tensors, with
-// their bytes inside, as pickle.dumps makes it of CPU tensors; SGLang's serialized_named_tensors. Read without
-// executing anything (torch/pickle.h).
+// Tensors that another process sends as a Python pickle, such as SGLang's serialized_named_tensors: a dictionary or a
+// list of names and CPU tensors, whose bytes are inside of the pickle. Reading it executes no code of the pickle
+// (torch/pickle.h).
 #pragma once
 
 #include <span>
@@ -11,16 +11,17 @@
 
 namespace lockstep::checkpoint {
 
-// The pickle holds handles of memory of another process (CUDA IPC, file descriptors, shared memory), not bytes.
+// The pickle holds no bytes but handles to memory of another process (CUDA IPC, file descriptors, shared memory).
 class TensorHandles : public FormatError {
  public:
   using FormatError::FormatError;
 };
 
-// {name: tensor}, [(name, tensor)], or SGLang's flattened bucket {"flattened_tensor": bytes, "metadata": [name, shape,
-// dtype, begin and end of each]}. The tensors lie in `message`, in which bytes are moved to where their type may begin:
-// nothing else is read from it afterwards. FormatError naming `where` and the tensor: a pickle of anything else, a
-// tensor that is not contiguous, a size that is not the shape's, a name that is there twice, another byte order.
+// Reads one of three forms: {name: tensor}; [(name, tensor)]; or SGLang's flattened bucket {"flattened_tensor": bytes,
+// "metadata": [name, shape, dtype, begin and end of each]}. The result points into `message`. Bytes in it are moved
+// where a tensor would not be aligned, so `message` must outlive the result and cannot be parsed a second time.
+// FormatError, which names `where` and the tensor: any other pickle, a tensor that is not contiguous, a size that does
+// not fit its shape, two tensors of one name, another byte order.
 NamedTensors read_tensor_message(std::span<char> message, const std::string& where);
 
 }  // namespace lockstep::checkpoint

@@ -4,6 +4,7 @@
 #include "core/absent/without_cuda.h"
 #include "kernels/cuda/kernel_choice.h"
 #include "kernels/cuda/token_logprobs.h"
+#include "kernels/value_head.h"
 
 namespace lockstep::kernels::cuda {
 

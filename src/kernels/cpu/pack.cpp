@@ -111,17 +111,19 @@ void gather_rows(Tensor y, const PackedWeight& weight, std::span<const int32_t> 
 }  // namespace
 
 void pack_panels(PackedWeight& weight, std::span<const NamedTensor* const> parts, Stream& stream) {
-  if (weight.format == WeightFormat::f32)
-    pack_words<uint32_t>(weight, parts, stream);
-  else
-    pack_words<uint16_t>(weight, parts, stream);
+  switch (weight.format) {
+    case WeightFormat::f32: return pack_words<uint32_t>(weight, parts, stream);
+    case WeightFormat::bf16:
+    case WeightFormat::f16: return pack_words<uint16_t>(weight, parts, stream);
+  }
 }
 
 void unpack_rows(Tensor out, const PackedWeight& weight, int64_t begin, int64_t end, Stream& stream) {
-  if (weight.format == WeightFormat::f32)
-    unpack_words<uint32_t>(out, weight, begin, end, stream);
-  else
-    unpack_words<uint16_t>(out, weight, begin, end, stream);
+  switch (weight.format) {
+    case WeightFormat::f32: return unpack_words<uint32_t>(out, weight, begin, end, stream);
+    case WeightFormat::bf16:
+    case WeightFormat::f16: return unpack_words<uint16_t>(out, weight, begin, end, stream);
+  }
 }
 
 void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int32_t> ids, Stream& stream) {

@@ -54,9 +54,6 @@ void token_logprobs_forward(Tensor logprobs, ConstTensor logits, ConstTensor lse
 void prepare_token_gradients(const TokenLogprobsBackward& call, Stream& stream);
 void place_token_gradients(const TokenLogprobsBackward& call, Stream& stream);
 void softmax_unnormalized(Tensor probabilities, Tensor sums, ConstTensor logits, float inv_temperature, Stream& stream);
-void value_head_forward(Tensor v, ConstTensor x, ConstTensor weight, ConstTensor bias, Stream& stream);
-void value_head_backward(Tensor dx, ConstTensor dv, ConstTensor weight, Stream& stream);
-void value_head_gradient(Tensor d_weight, Tensor d_bias, ConstTensor dv, ConstTensor x, Stream& stream);
 void adamw(Tensor w_new, ConstTensor w, Tensor m, Tensor v, ConstTensor grad, const AdamWStep& options, Stream& stream);
 void round_to_working(Tensor working, ConstTensor w, Stream& stream);
 void round_transposed(Tensor working, ConstTensor w, std::span<const FlatMatrix> matrices, Stream& stream);

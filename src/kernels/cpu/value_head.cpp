@@ -1,6 +1,5 @@
-#include <cmath>
+#include "kernels/value_head.h"
 
-#include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/targets.h"
 

@@ -92,11 +92,6 @@ void edit_logits(Tensor logits, std::span<const LogitEdit> edits, Stream& stream
 void top_logprobs(const TopLogprobs& top, ConstTensor logits, ConstTensor lse, std::span<const int32_t> targets,
                   float inv_temperature, Stream& stream);
 
-// value_head.cu
-void value_head_forward(Tensor v, ConstTensor x, ConstTensor weight, ConstTensor bias, Stream& stream);
-void value_head_backward(Tensor dx, ConstTensor dv, ConstTensor weight, Stream& stream);
-void value_head_gradient(Tensor d_weight, Tensor d_bias, ConstTensor dv, ConstTensor x, Stream& stream);
-
 // decode.cu
 void decode_draw(const DecodeState& state, ConstTensor logits, float inv_temperature, Stream& stream);
 

@@ -1,5 +1,5 @@
-// Tiles of a matmul in shared memory, and one warp's accumulation over them: groups of 16 of the contraction in order,
-// one accumulator per output.
+// How a matmul loads tiles into shared memory, and how a warp multiplies them. Each output has one accumulator; the
+// products are added to it in the order of k, 16 at a time (one mma.sync).
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -11,7 +11,7 @@ struct Operand {
   const bf16* data = nullptr;
   int64_t stride = 0;
   int64_t rows = 0, cols = 0;
-  bool aligned = false;  // 8 columns from a multiple of 8 on are always 16 aligned bytes
+  bool aligned = false;  // every 8 columns (0-7, 8-15, ...) can be loaded as one aligned vector of 16 bytes
 };
 
 inline bool aligned_16(const void* data, int64_t stride, int64_t cols) {

@@ -1,6 +1,7 @@
 #include "rollout/remote/dialect.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -10,19 +11,21 @@
 
 namespace lockstep::rollout {
 
+const EngineFacts& engine_facts(EngineKind kind) {
+  return *std::ranges::find(kEngines, kind, &EngineFacts::kind);
+}
+
 const char* engine_name(EngineKind kind) {
-  switch (kind) {
-    case EngineKind::vllm: return "vllm";
-    case EngineKind::sglang: return "sglang";
-    case EngineKind::lockstep: return "lockstep";
-  }
-  return "";
+  return engine_facts(kind).name;
 }
 
 EngineKind parse_engine_kind(const std::string& name) {
-  for (const EngineKind kind : {EngineKind::vllm, EngineKind::sglang, EngineKind::lockstep})
-    if (name == engine_name(kind)) return kind;
-  throw ConfigError({.what = "no such engine", .got = name, .wanted = "vllm, sglang or lockstep"});
+  std::vector<const char*> names;
+  for (const EngineFacts& engine : kEngines) {
+    if (name == engine.name) return engine.kind;
+    names.push_back(engine.name);
+  }
+  throw ConfigError({.what = "no such engine", .got = name, .wanted = fmt::format("{}", fmt::join(names, ", "))});
 }
 
 net::HttpRequest Dialect::load_tensors(const std::string&, const std::string&) const {
@@ -44,6 +47,11 @@ net::HttpRequest Dialect::resume() const {
 std::map<std::string, std::string> Dialect::read_checksums(const std::string&) const {
   return {};
 }
+
+// Each is defined in a file of this folder.
+std::unique_ptr<const Dialect> make_vllm_dialect();
+std::unique_ptr<const Dialect> make_sglang_dialect();
+std::unique_ptr<const Dialect> make_lockstep_dialect();
 
 std::unique_ptr<const Dialect> make_dialect(EngineKind kind) {
   switch (kind) {

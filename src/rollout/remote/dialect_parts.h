@@ -44,8 +44,4 @@ int64_t stop_index_of(const SamplingParams& params, const std::string& stop);
 // {"error": {"message"}}, {"message"}, {"error": text}, {"detail"}, or the first bytes.
 std::string message_of(const net::HttpAnswer& answer);
 
-std::unique_ptr<const Dialect> make_vllm_dialect();
-std::unique_ptr<const Dialect> make_sglang_dialect();
-std::unique_ptr<const Dialect> make_lockstep_dialect();
-
 }  // namespace lockstep::rollout

@@ -16,7 +16,7 @@ void require_weight(float weight, const char* field) {
 
 }  // namespace
 
-void evaluate_judged(const KtoLoss& loss, const LossScale& scale, const PairRows& sample, LossOutput& output) {
+void evaluate_term(const KtoLoss& loss, const LossScale& scale, const Term& sample, LossOutput& output) {
   const Datum& datum = sample.datums[0];
   const SequenceLogprobs sums = sum_logprobs(datum, sample.sample, sample.rows[0], true);
   const double share = 1.0 / static_cast<double>(scale.num_samples), beta = loss.beta,
@@ -38,7 +38,7 @@ void require_fields(const KtoLoss&, const Datum& datum, int64_t sample) {
   require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());
 }
 
-void require_sensible(const KtoLoss& loss, const LossScale& scale) {
+void require_settings(const KtoLoss& loss, const LossScale& scale, size_t) {
   if (!(loss.beta > 0) || !std::isfinite(loss.beta))
     throw ConfigError({.what = "KTO needs a positive beta",
                        .where = "KtoLoss::beta",

@@ -62,7 +62,7 @@ const char* preference_name(PreferenceKind kind) {
   return "";
 }
 
-void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& pair, LossOutput& output) {
+void evaluate_term(const DpoLoss& loss, const LossScale& scale, const Term& pair, LossOutput& output) {
   SequenceLogprobs sums[2];
   double score[2], per_weight[2] = {1, 1};
   for (size_t side : {0, 1}) {
@@ -90,7 +90,7 @@ void require_fields(const DpoLoss& loss, const Datum& datum, int64_t sample) {
   if (reads_reference(loss)) require_rows(datum, sample, "ref_logprobs", datum.ref_logprobs.size());
 }
 
-void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums) {
+void require_settings(const DpoLoss& loss, const LossScale& scale, size_t datums) {
   if (!(loss.beta > 0) || !std::isfinite(loss.beta))
     throw ConfigError({.what = "DPO needs a positive beta",
                        .where = "DpoLoss::beta",

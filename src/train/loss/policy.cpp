@@ -302,6 +302,29 @@ void require_fields(const PolicyLoss& loss, const Datum& datum, int64_t sample) 
   require_fields(loss.distill, datum, sample);
 }
 
+const PolicyObjectiveName& name_of(PolicyObjective objective) {
+  return *std::ranges::find(kPolicyObjectives, objective, &PolicyObjectiveName::objective);
+}
+
+std::vector<double> PolicyLoss::shape() const {
+  return {unbiased_kl ? 1.0 : 0.0,
+          absolute_bounds ? 1.0 : 0.0,
+          sapo.positive,
+          sapo.negative,
+          dppo.ratio_cap,
+          mask.low,
+          mask.high,
+          mask.kl,
+          vespo.k_positive,
+          vespo.l_positive,
+          vespo.k_negative,
+          vespo.l_negative,
+          dro_beta,
+          sequence_mask.on ? 1.0 : 0.0,
+          sequence_mask.delta,
+          sequence_mask.from_sampler ? 1.0 : 0.0};
+}
+
 void require_sensible(const PolicyLoss& loss) {
   if (!(loss.clip_low >= 0) || !(loss.clip_high >= 0))
     throw ConfigError({.what = "a clip range must not be negative",

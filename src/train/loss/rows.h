@@ -59,18 +59,21 @@ void require_fields(const ValueLoss& loss, const Datum& datum, int64_t sample);
 void require_sensible(const ValueLoss& loss);
 
 // The datums of one term: of DpoLoss a pair, chosen and rejected.
-struct PairRows {
+struct Term {
   std::span<const Datum> datums;
   std::span<const SampleRows> rows;
-  int64_t sample = 0;  // number of the chosen one
+  int64_t sample = 0;  // number of the first one in the step
 };
-void evaluate_pair(const DpoLoss& loss, const LossScale& scale, const PairRows& pair, LossOutput& output);
-void require_fields(const DpoLoss& loss, const Datum& datum, int64_t sample);
-void require_sensible(const DpoLoss& loss, const LossScale& scale, size_t datums);
 
-void evaluate_judged(const KtoLoss& loss, const LossScale& scale, const PairRows& sample, LossOutput& output);
+// Of each kind of loss evaluate_loss calls these three. They add the term's loss and metrics to the output; say whether
+// a datum has what the loss reads; and whether its settings make sense for a step of so many datums.
+void evaluate_term(const DpoLoss& loss, const LossScale& scale, const Term& pair, LossOutput& output);
+void require_fields(const DpoLoss& loss, const Datum& datum, int64_t sample);
+void require_settings(const DpoLoss& loss, const LossScale& scale, size_t datums);
+
+void evaluate_term(const KtoLoss& loss, const LossScale& scale, const Term& sample, LossOutput& output);
 void require_fields(const KtoLoss& loss, const Datum& datum, int64_t sample);
-void require_sensible(const KtoLoss& loss, const LossScale& scale);
+void require_settings(const KtoLoss& loss, const LossScale& scale, size_t datums);
 
 // sum w lp and sum w ref (0 without a reference) of one datum, and sum w. NotFiniteError.
 struct SequenceLogprobs {

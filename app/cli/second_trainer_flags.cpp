@@ -1,4 +1,4 @@
-#include "cli/critic_flags.h"
+#include "cli/second_trainer_flags.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,8 @@
 #include "core/fs.h"
 
 namespace lockstep::cli {
+
+namespace {
 
 std::vector<Flag> critic_flags(recipes::RlOptions& o) {
   recipes::CriticOptions& critic = o.critic;
@@ -39,6 +41,16 @@ void resolve_critic(recipes::RlOptions& o, const Classified& given, std::vector<
   if (o.num_rollout && o.critic.only_rollouts >= *o.num_rollout && *o.num_rollout > 0)
     notes.push_back(fmt::format("--num-critic-only-steps {}: the actor never learns in {} rollouts",
                                 o.critic.only_rollouts, *o.num_rollout));
+}
+
+}  // namespace
+
+void add_second_trainer_flags(FlagSet& flags, recipes::RlOptions& options) {
+  flags.add("Critic (--advantage-estimator ppo)", critic_flags(options));
+}
+
+void resolve_second_trainers(recipes::RlOptions& options, const Classified& given, std::vector<std::string>& notes) {
+  resolve_critic(options, given, notes);
 }
 
 }  // namespace lockstep::cli

@@ -1,8 +1,9 @@
-// The critic of PPO: a second trainer on the same base, whose adapter has a value head.
+// What PPO's critic does in a step: it predicts the value of every row of the rollout, and then learns the returns.
 //
-// Its values of a rollout are those of its weights before the rollout's first step, computed over the whole rollout: no
-// batch of it changes what another one learns. Row t has the value of the tokens up to t, before token t + 1 is chosen:
-// the row whose log-prob is that token's, as in slime, miles, verl and TRL.
+// The value of row t is the critic's prediction of the return after reading tokens 0 to t, before token t + 1 is
+// chosen. It is the row whose log-prob is that of token t + 1, as in slime, miles, verl and TRL. All values of a
+// rollout are computed with the weights from before its first step, so the order of batches does not change what is
+// learned.
 #pragma once
 
 #include "rl/parts.h"
@@ -11,7 +12,7 @@
 
 namespace lockstep::rl {
 
-struct CriticPlan {
+struct ValuePlan {
   int64_t batch_size = 0;  // samples of an optimizer step: the actor's
   train::Schedule schedule = {};
   train::ValueLoss loss = {};
@@ -19,7 +20,7 @@ struct CriticPlan {
   OnNotFinite on_not_finite = {};
 };
 
-struct CriticReport {
+struct ValueReport {
   double value_loss = 0, clip_fraction = 0;  // means over the steps
   double grad_norm = 0;                      // the largest, before clipping
   double lr = 0;                             // of the first step
@@ -35,7 +36,7 @@ void set_values(std::span<train::Datum> datums, train::Trainer& critic, const tr
 
 // One optimizer step per batch, in order, but for batches that learn nothing. Until the first step is about to change
 // the critic an interrupt is noticed; afterwards all steps are taken. The samples are reported as done, 0 to all.
-CriticReport train_critic(train::Trainer& critic, std::span<const train::Datum> datums, const CriticPlan& plan,
-                          const Watch& watch = {});
+ValueReport train_values(train::Trainer& critic, std::span<const train::Datum> datums, const ValuePlan& plan,
+                         const Watch& watch = {});
 
 }  // namespace lockstep::rl

@@ -1,4 +1,4 @@
-#include "rl/critic.h"
+#include "rl/value_training.h"
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ void set_values(std::span<train::Datum> datums, train::Trainer& critic, const tr
 
 namespace {
 
-void measure(CriticReport& report, std::span<const train::Datum> datums) {
+void measure(ValueReport& report, std::span<const train::Datum> datums) {
   double rows = 0;
   for (const train::Datum& datum : datums)
     for (size_t t = 0; t < datum.weights.size(); ++t) {
@@ -34,10 +34,10 @@ void measure(CriticReport& report, std::span<const train::Datum> datums) {
 
 }  // namespace
 
-CriticReport train_critic(train::Trainer& critic, std::span<const train::Datum> datums, const CriticPlan& plan,
-                          const Watch& watch) {
+ValueReport train_values(train::Trainer& critic, std::span<const train::Datum> datums, const ValuePlan& plan,
+                         const Watch& watch) {
   const int64_t steps = num_steps(datums.size(), plan.batch_size);
-  CriticReport report{.lr = plan.schedule.at(critic.steps())};
+  ValueReport report{.lr = plan.schedule.at(critic.steps())};
   measure(report, datums);
   bool changed = false;
   for (int64_t step = 0; step < steps; ++step) {
