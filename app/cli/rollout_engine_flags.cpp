@@ -89,7 +89,7 @@ void refuse_without_servers(const Classified& given) {
 }
 
 void refuse_with_servers(const RolloutEngineForm& form, const Classified& given) {
-  for (const char* name : {"--kv-cache-bytes", "--sampling-multiprocessors"})
+  for (const char* name : {"--kv-cache-bytes", "--sampling-multiprocessors", "--colocate", "--rollout-num-gpus"})
     if (given.given(name) != nullptr)
       throw ConfigError({.what = "this is a setting of the engine of this process, and servers generate",
                          .where = name,

@@ -46,7 +46,8 @@ TEST(RolloutEngineFlags, OfServersAreRefusedWithoutThem) {
 }
 
 TEST(RolloutEngineFlags, OfTheLocalEngineAreRefusedWithServers) {
-  for (const char* flag : {"--kv-cache-bytes 1000000", "--sampling-multiprocessors 4"})
+  for (const char* flag :
+       {"--kv-cache-bytes 1000000", "--sampling-multiprocessors 4", "--colocate", "--rollout-num-gpus 1"})
     refused("vllm " + std::string(flag) + kRunning, {"a setting of the engine of this process", "drop it"});
   for (const char* flag :
        {"--update-weight-buffer-size 1", "--use-rollout-logprobs", "--skip-actor-forward-only", "--use-miles-router"})
