@@ -37,14 +37,16 @@ void require_parent(const char* parent, bool on, const Classified& given, std::i
       throw ConfigError({.what = std::string(flag) + " needs " + parent, .where = flag, .attempt = parent});
 }
 
-// Sampling has a thread of its own then, and servers are driven by the thread that trains.
-void check_staleness(const recipes::RlOptions& o) {
-  if (o.staleness.is_synchronous() || !o.engine.kind) return;
-  throw ConfigError({.what = "servers are sampled in turn with training",
-                     .where = o.staleness.max_staleness > 0 ? "--max-staleness" : "--update-weights-interval",
-                     .got = "--rollout-engine " + std::string(rollout::engine_name(*o.engine.kind)),
-                     .wanted = "--max-staleness 0 and --update-weights-interval 1",
-                     .attempt = "--rollout-engine local"});
+// Samples of several versions are under way then.
+void check_delivery(const recipes::RlOptions& o) {
+  const bool in_turn = o.staleness.is_synchronous() && !o.async.on;
+  if (in_turn || !o.engine.kind || o.engine.delivery != rollout::Delivery::weight_files) return;
+  throw ConfigError({.what = "servers whose weights are replaced have one version at a time",
+                     .where = o.async.on                      ? "--fully-async"
+                              : o.staleness.max_staleness > 0 ? "--max-staleness"
+                                                              : "--update-weights-interval",
+                     .got = "--sync-strategy weights",
+                     .attempt = "--sync-strategy lora_adapter, or sampling in turn with training"});
 }
 
 void resolve_arrival(recipes::RlOptions& o, Classified& given) {
@@ -52,24 +54,27 @@ void resolve_arrival(recipes::RlOptions& o, Classified& given) {
          {{o.partial.on, "--partial-rollout", "drop --partial-rollout: samples under way go on with each new version"},
           {o.staleness.max_staleness > 0, "--max-staleness", "--max-weight-staleness, or --max-staleness alone"},
           {o.staleness.update_interval > 1, "--update-weights-interval", "--update-weights-interval 1"},
-          {o.engine.kind.has_value(), "--rollout-engine", "--rollout-engine local: servers are sampled in turn"},
           {o.difficulty.is_on(), "--easy-threshold, --hard-threshold", "drop them: pools know the rollout before"},
           {o.over_sampling > o.rollout_batch_size, "--over-sampling-batch-size",
            "--async-data-buffer-capacity-factor says how much is sampled beyond a rollout"},
           {o.advantage.estimator == rl::Estimator::remax, "--advantage-estimator remax",
            "an estimator without greedy samples, such as rloo"}});
   o.async.recompute_policy = given.given("--use-rollout-logprobs") == nullptr;
-  if (const Occurrence* mode = given.given("--pause-generation-mode"); mode != nullptr && mode->values[0] != "retract")
+  // Of servers it is said that nothing pauses (rollout_engine_flags.cpp).
+  const Occurrence* const mode = o.engine.kind ? nullptr : given.given("--pause-generation-mode");
+  if (mode != nullptr && mode->values[0] != "retract")
     throw ConfigError({.what = "samples under way go on with each new version, and their keys are computed again",
                        .where = "--pause-generation-mode",
                        .got = mode->values[0],
                        .wanted = "retract",
                        .attempt = "drop the flag"});
-  if (given.given("--pause-generation-mode") != nullptr)
+  if (mode != nullptr)
     replace_note(given, "--pause-generation-mode", "--pause-generation-mode retract: as every fully asynchronous run");
   if (!o.async.recompute_policy)
     replace_note(given, "--use-rollout-logprobs",
                  "--use-rollout-logprobs: the old log-probs of the ratio are those that the tokens were drawn with");
+  if (o.engine.kind)
+    given.notes.push_back("--fully-async: a server's sample goes on with the version that it began with");
   given.notes.push_back("--fully-async: results depend on timing; --max-staleness has the rule whose results do not");
   if (!o.async.recompute_policy || o.correction.is_needed()) return;
   // AReaL's, which use_decoupled_loss implies.
@@ -142,7 +147,7 @@ void resolve_async(recipes::RlOptions& o, Classified& given) {
                   "--async-unused-samples-handler", "--rollout-submission-granularity"});
   require_parent("--partial-rollout", o.partial.on, given,
                  {"--partial-rollout-tokens", "--mask-offpolicy-in-partial-rollout"});
-  check_staleness(o);
+  check_delivery(o);
   if (o.async.on) resolve_arrival(o, given);
   if (o.partial.on) resolve_partial(o, given);
 }

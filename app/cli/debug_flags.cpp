@@ -2,6 +2,7 @@
 
 #include "core/fs.h"
 #include "recipes/debug_dump.h"
+#include "recipes/layout.h"
 
 namespace lockstep::cli {
 
@@ -40,7 +41,9 @@ std::vector<Flag> debug_flags(DebugForm& form, recipes::DebugOptions& o) {
       {"--load-debug-rollout-data", "PATH", text(o.load_rollouts),
        "train on such files, to the same bytes as the run that saved them (--debug-train-only)"},
       {"--save-debug-train-data", "PATH", text(o.save_training),
-       "what the trainer was given of each rollout: tokens, weights, advantages, log-probs; {rollout_id}, {rank}"},
+       "what the trainer was given of each rollout: tokens, weights, advantages, log-probs; {rollout_id}, {rank} (of "
+       "several ranks each "
+       "writes its own)"},
       {"--dump-details", "DIR", text(form.dump_details),
        "both, as DIR/rollout_data/{rollout_id}.jsonl and DIR/train_data/{rollout_id}_{rank}.jsonl"}};
 }
@@ -53,7 +56,7 @@ void resolve_debug(const DebugForm& form, recipes::RlOptions& o, std::vector<std
     debug.save_rollouts = (directory / "rollout_data" / "{rollout_id}.jsonl").string();
     if (!debug.rollout_only) debug.save_training = (directory / "train_data" / "{rollout_id}_{rank}.jsonl").string();
   }
-  recipes::check_debug_options(debug);
+  recipes::check_debug_options(debug, recipes::layout_of(o.training).ranks());
   note_text_files("--save-debug-rollout-data", debug.save_rollouts, notes);
   note_text_files("--load-debug-rollout-data", debug.load_rollouts, notes);
   note_text_files("--save-debug-train-data", debug.save_training, notes);

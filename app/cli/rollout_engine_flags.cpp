@@ -96,6 +96,15 @@ void refuse_without_servers(const Classified& given) {
   throw ConfigError({.what = flag + " and " + other + " disagree", .where = flag, .wanted = wanted});
 }
 
+void refuse_with_servers(const RolloutEngineForm& form, const Classified& given) {
+  for (const char* name : {"--kv-cache-bytes", "--sampling-multiprocessors", "--colocate", "--rollout-num-gpus"})
+    if (given.given(name) != nullptr)
+      throw ConfigError({.what = "this is a setting of the engine of this process, and servers generate",
+                         .where = name,
+                         .got = "--rollout-engine " + form.engine,
+                         .attempt = "drop it, or give the servers their own"});
+}
+
 // Flags of other systems that mean one of ours.
 void map_flags(RolloutEngineForm& form, Classified& given) {
   if (given.given("--lora-sync-from-tensor") != nullptr) {
@@ -203,6 +212,7 @@ void resolve_rollout_engine(RolloutEngineForm form, recipes::RlOptions& options,
   }
   engine.kind = rollout::parse_engine_kind(form.engine);
   engine.build = commands::build_commit();
+  refuse_with_servers(form, given);
   // What was said about the engine of this process.
   std::erase_if(given.notes, [](const std::string& note) {
     return note.starts_with("--lora-sync-from-tensor") || note.starts_with("--pause-generation-mode");

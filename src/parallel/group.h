@@ -73,9 +73,13 @@ struct Timeouts {
   // Of processes: until all have come, a sign of life every so often, how long none may come, and how long after a
   // failure a process that has not noticed it is given (parallel/connect.h).
   std::chrono::milliseconds meet = std::chrono::minutes(10);
-  // Together these three are the longest that a job outlives one of its ranks.
-  std::chrono::milliseconds beat = std::chrono::milliseconds(500);
+  // Together beat, silence and exit_after are the longest that a job outlives one of its ranks.
+  std::chrono::milliseconds beat = std::chrono::milliseconds(250);
   std::chrono::milliseconds silence = std::chrono::seconds(7);
+  // How long the other host may leave a sign of life without a receipt. Its kernel gives receipts, however busy its
+  // processes are: only a cut network or a host that has stopped gives none. Packets that are lost are sent again after
+  // 0.2, 0.6 and 1.4 s.
+  std::chrono::milliseconds receipt = std::chrono::milliseconds(1500);
   std::chrono::milliseconds exit_after = std::chrono::seconds(6);
 };
 

@@ -217,7 +217,7 @@ void ArrivingRollouts::wait(std::unique_lock<std::mutex>& lock, int64_t rollout,
   while (!changed_.wait_for(lock, kPause, done)) {
     const auto ready = std::min(static_cast<int64_t>(ready_.size()), batch_);
     lock.unlock();
-    progress_.stop_if_interrupted();
+    progress_.while_sampling();
     progress_.report(rollout, "sampling", ready * options_.n_samples, batch_ * options_.n_samples);
     lock.lock();
   }

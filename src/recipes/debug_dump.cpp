@@ -122,7 +122,7 @@ std::string debug_path(const std::string& path, int64_t rollout, int rank) {
   return out + path.substr(at);
 }
 
-void check_debug_options(const DebugOptions& options) {
+void check_debug_options(const DebugOptions& options, int64_t ranks) {
   if (options.rollout_only && options.train_only)
     throw ConfigError({.what = "a run cannot leave out both sampling and training",
                        .where = "DebugOptions::rollout_only",
@@ -137,13 +137,18 @@ void check_debug_options(const DebugOptions& options) {
                        .where = "DebugOptions::save_training",
                        .got = "DebugOptions::rollout_only, too",
                        .attempt = "DebugOptions::save_rollouts"});
+  if (ranks > 1 && !options.save_training.empty() && options.save_training.find("{rank}") == std::string::npos)
+    throw ConfigError({.what = "each rank is given rows of its own, and all would write one file",
+                       .where = "DebugOptions::save_training",
+                       .got = fmt::format("{} with {} ranks", options.save_training, ranks),
+                       .wanted = "{rank} in the path"});
   for (const std::string* path : {&options.save_rollouts, &options.load_rollouts, &options.save_training})
     debug_path(*path, 0, 0);
 }
 
-DebugDump::DebugDump(const DebugOptions& options, int rank, rl::TrainObserver* next)
-    : options_(options), rank_(rank), next_(next) {
-  check_debug_options(options);
+DebugDump::DebugDump(const DebugOptions& options, const parallel::Group& group, rl::TrainObserver* next)
+    : options_(options), rank_(group.rank()), next_(next) {
+  check_debug_options(options, group.size());
 }
 
 void DebugDump::write_rollout(int64_t rollout, const rl::Rollout& sampled, bool exact_logprobs) const {

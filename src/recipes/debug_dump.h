@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/group.h"
 #include "recipes/options.h"
 #include "recipes/rollout_source.h"
 #include "rl/train_observer.h"
@@ -15,15 +16,16 @@ namespace lockstep::recipes {
 // The path with {rollout_id} and {rank} filled in. ConfigError: another name in braces.
 std::string debug_path(const std::string& path, int64_t rollout, int rank);
 
-// ConfigError where they contradict one another, or a path has an unknown name in braces.
-void check_debug_options(const DebugOptions& options);
+// ConfigError where they contradict one another, a path has an unknown name in braces, or several ranks would write one
+// file.
+void check_debug_options(const DebugOptions& options, int64_t ranks);
 
 // Writes files as DebugOptions says; where it asks for none, nothing. Looks at the datums that are trained on and hands
 // them on.
 class DebugDump final : public rl::TrainObserver {
  public:
   // `next`: who looks at them, too; may be null, else outlives this.
-  DebugDump(const DebugOptions& options, int rank, rl::TrainObserver* next);
+  DebugDump(const DebugOptions& options, const parallel::Group& group, rl::TrainObserver* next);
 
   // For TrainPlan::observer; nullptr if nobody looks.
   rl::TrainObserver* observer() { return options_.save_training.empty() ? next_ : this; }

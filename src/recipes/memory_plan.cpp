@@ -53,12 +53,13 @@ void add_pass(MemoryPlan& plan, const model::ModelSpec& config, Trained trained)
   }
 }
 
-void add_trained(MemoryPlan& plan, const lora::AdapterLayout& layout) {
+// `lanes`: of a step's gradient, that one rank has.
+void add_trained(MemoryPlan& plan, const lora::AdapterLayout& layout, int lanes) {
   const int64_t flat = layout.num_trained * kFloat;
   plan.adapter +=
       2 * (static_cast<int64_t>(lora::weight_bytes(layout, plan.device)) + model::extras_bytes(layout, plan.device));
   plan.moments += 2 * flat;
-  plan.lanes += flat * train::lane_buffers(train::open_lanes(layout, plan.device));
+  plan.lanes += flat * train::lane_buffers(train::open_lanes(layout, plan.device), lanes);
 }
 
 void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained trained, Recompute wanted,
@@ -99,14 +100,16 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   plan.candidates = training.candidates;
   plan.base = model::weight_bytes(
       config, [stored](const std::string&) { return stored; }, device);
-  for (const lora::AdapterLayout* each : trained) add_trained(plan, *each);
+  const int64_t ranks = std::max<int64_t>(layout_of(training).ranks(), training.ranks.size);
+  const auto lanes = static_cast<int>(std::max<int64_t>(1, training.gradient_lanes / ranks));
+  for (const lora::AdapterLayout* each : trained) add_trained(plan, *each, lanes);
   // A GPU's run keeps them in the memory of the host, of which this plan says nothing.
   if (beside.saves && device == Device::cpu)
     for (const lora::AdapterLayout* each : trained)
       plan.snapshots += (each->num_floats + 2 * each->num_trained) * kFloat;
   if (device != Device::cpu) {
     plan.reserve = kGpuReserve;
-    if (layout_of(training).ranks() > 1 || training.ranks.size > 1) plan.reserve += kRanksReserve;
+    if (ranks > 1) plan.reserve += kRanksReserve;
     if (engine)
       plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens,
                                         dtype_bytes(kernels::activation_dtype(device)));

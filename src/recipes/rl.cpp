@@ -44,6 +44,7 @@ namespace {
 // Versions that are held so that log-probs of samples that several versions drew can be compared with theirs.
 std::optional<int64_t> versions_in_samples(const RlOptions& options) {
   constexpr int64_t kUnbounded = 8, kMax = 64;
+  if (options.async.on && options.engine.kind) return std::nullopt;  // who draws with a version keeps it
   if (options.async.on) return options.async.max_staleness.value_or(kUnbounded) + 2;
   if (!options.partial.on) return std::nullopt;
   return std::min(kMax, options.sampling.max_tokens / options.partial.tokens + 4);
@@ -179,7 +180,8 @@ class RlRun {
 
   // What the training on this rollout has to know of the versions that sampled it.
   void plan_versions(const SampledRollout& sampled) {
-    train_plan_.recompute_policy = !sampled.exact_logprobs || (options_.async.on && options_.async.recompute_policy);
+    train_plan_.exact_logprobs = sampled.exact_logprobs;
+    train_plan_.decoupled = options_.async.on && options_.async.recompute_policy;
     train_plan_.version_of = {};
     if (is_by(sampled.rollout.trajectories, run_.version())) return;
     train_plan_.version_of = [this](int64_t version) { return versions_->find(version); };
@@ -232,7 +234,7 @@ class RlRun {
       source_ = std::make_unique<PartialRollouts>(options_, prompts_, sampling_, parts_, *versions_, run_, progress_);
     else
       source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_,
-                                                 kernels::chooses_by_time(stream_));
+                                                 kernels::chooses_by_time(stream_) && !options_.engine.kind);
   }
 
   // What the next rollout is trained with.
@@ -274,6 +276,7 @@ class RlRun {
                                                  .abandoned_steps = run_.skipped_steps()});
     line.update(source_->metrics());
     add_memory(line, stream_);
+    engine_.tell_notes();
     line.update(engine_.metrics());
     log_.write(line);
     log_.say(rollout_text(step, total_, sampled.rollout, trained, iteration_ms, pace.left(step)));
@@ -346,11 +349,11 @@ class RlRun {
   rl::Algorithm algorithm_ = algorithm_of(options_);
   rl::TrainPlan train_plan_;
   RolloutSamples samples_{options_.save, run_.saved_iteration(), tokenizer_, group_};
-  DebugDump dump_{options_.debug, control_.rank, samples_.observer()};
+  DebugDump dump_{options_.debug, group_, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
-  RunProgress progress_{log_, run_, control_, total_};
+  RunProgress progress_{log_, run_, control_, total_, [this] { engine_.tell_notes(); }};
   Stopwatch iteration_;
   std::unique_ptr<RolloutSource> source_;  // last: it may have a thread that uses the others
 };

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <mutex>
 #include <ostream>
+#include <thread>
 
 #include "core/device_facts.h"
 #include "core/stopwatch.h"
@@ -61,6 +63,7 @@ struct RolloutEngine::Impl {
   virtual rollout::Sampler& sampler() = 0;
   virtual versions::VersionSink* sink() = 0;  // null: nobody generates
   virtual OrderedJson metrics() const { return OrderedJson::object(); }
+  virtual void tell_notes() {}
   std::unique_ptr<versions::DirectorySink> published;  // for others
 };
 
@@ -109,6 +112,15 @@ struct RolloutEngine::Remote : Impl {
                        .attempt = "one without the other"});
   }
 
+  // A server keeps the versions that samples are drawn with, and this process the newest.
+  void refuse_stale_checks() const {
+    if (!options.async.on || !options.checks.equal_logprobs) return;
+    throw ConfigError({.what = "log-probs cannot be computed again with versions that only servers hold",
+                       .where = "RunChecks::equal_logprobs",
+                       .got = "RlOptions::async with servers",
+                       .attempt = "one without the other, or the engine of this process"});
+  }
+
   Remote(const RlOptions& run_options, const Base& run_base, Stream& run_stream, const Control& run_control)
       : options(run_options),
         base(run_base),
@@ -117,9 +129,16 @@ struct RolloutEngine::Remote : Impl {
         directory(adapter_directory(run_options)),
         ours(json_text(Json(service::hello(run_base, run_options.engine.build)))) {
     refuse_readers();
+    refuse_stale_checks();
     fs::require_writable_directory(directory);
     rollout::FleetOptions fleet_options = start();
-    fleet_options.on_note = noted(control);
+    fleet_options.on_note = [this](const std::string& note) {
+      {
+        const std::lock_guard lock(notes_mutex);
+        notes.push_back(note);
+      }
+      if (std::this_thread::get_id() == run_thread) tell_notes();
+    };
     fleet_options.between = [this] { between(); };
     fleet_options.stopping = [this] { return !connecting && control.interrupted(); };
     fleet.emplace(std::move(fleet_options));
@@ -147,6 +166,8 @@ struct RolloutEngine::Remote : Impl {
       check_settings(*options.engine.kind, where, facts,
                      {.sampling = options.sampling,
                       .rank = lora::largest_rank(*like.layout),
+                      .versions = options.async.on ? options.async.max_staleness.value_or(1) + 2
+                                                   : options.staleness.versions() + 1,
                       .delivery = options.engine.delivery,
                       .force = options.engine.force,
                       .any_logprobs = options.engine.policy_logprobs_only});
@@ -175,12 +196,21 @@ struct RolloutEngine::Remote : Impl {
   }
 
   OrderedJson metrics() const override {
+    const rollout::Turns::Turn turn(fleet->turns());
     OrderedJson line = server_metrics();
     if (options.checks.equal_servers)
       line.update(
           {{"sync_checksums", check->report().checksums}, {"sync_blind_checksums", check->report().blind_checksums}});
     if (remote->stats().straddled > 0) line["engine_straddled"] = remote->stats().straddled;
     return line;
+  }
+  void tell_notes() override {
+    std::vector<std::string> told;
+    {
+      const std::lock_guard lock(notes_mutex);
+      told.swap(notes);
+    }
+    for (const std::string& note : told) noted(control)(note);
   }
   OrderedJson server_metrics() const {
     return {{"engine_retries", remote->stats().retries},
@@ -276,12 +306,15 @@ struct RolloutEngine::Remote : Impl {
   const Control& control;
   const fs::Path directory;
   const std::string ours;  // hello
-  bool connecting = true;  // nothing has been trained that an interrupt could leave half done
-  double check_ms = 0;     // of the last sync: the comparison
-  bool exact = false;      // the servers' log-probs are the trainer's, bit for bit
+  const std::thread::id run_thread = std::this_thread::get_id();
+  std::mutex notes_mutex;
+  std::vector<std::string> notes;  // of whichever thread waits for a server
+  bool connecting = true;          // nothing has been trained that an interrupt could leave half done
+  double check_ms = 0;             // of the last sync: the comparison
+  bool exact = false;              // the servers' log-probs are the trainer's, bit for bit
   std::optional<net::ChildProcess> child;
+  std::optional<versions::ServerCheck> check;  // before the fleet, whose threads use it to their end
   std::optional<rollout::Fleet> fleet;
-  std::optional<versions::ServerCheck> check;
   std::optional<rollout::RemoteSampler> remote;
   std::optional<versions::AdapterSink> files;
 };
@@ -313,6 +346,10 @@ void RolloutEngine::add_sinks(versions::Store& store) {
 
 rollout::Sampler& RolloutEngine::sampler() {
   return impl_->sampler();
+}
+
+void RolloutEngine::tell_notes() {
+  impl_->tell_notes();
 }
 
 OrderedJson RolloutEngine::metrics() const {

@@ -32,6 +32,9 @@ class RolloutEngine {
   void add_sinks(versions::Store& store);
   rollout::Sampler& sampler();
 
+  // Writes what threads that wait for servers have noted; for the thread that made this.
+  void tell_notes();
+
   // What a line of metrics.jsonl says of servers; empty for the engine of this process.
   OrderedJson metrics() const;
 

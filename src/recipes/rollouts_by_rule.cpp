@@ -62,7 +62,7 @@ void RolloutsByRule::rest() {
 }
 
 void RolloutsByRule::wait_for_samples(int64_t rollout) {
-  progress_.stop_if_interrupted();
+  progress_.while_sampling();
   const Done now = done_.load();
   if (now.of > 0) progress_.report(rollout, "sampling", now.done, now.of);
 }

@@ -15,7 +15,8 @@ rl::Watch RunProgress::watch(int64_t rollout, const char* what) {
           .interrupted = [this] { return run_.interrupted(); }};
 }
 
-void RunProgress::stop_if_interrupted() const {
+void RunProgress::while_sampling() const {
+  waiting_();
   if (control_.interrupted()) throw Cancelled({.what = "interrupted"});
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "recipes/run_log.h"
 #include "recipes/training_run.h"
@@ -13,19 +15,21 @@ namespace lockstep::recipes {
 class RunProgress {
  public:
   // `total`: rollouts. All references outlive it.
-  RunProgress(RunLog& log, TrainingRun& run, const Control& control, int64_t total)
-      : log_(log), run_(run), control_(control), total_(total) {}
+  // `waiting`: what is to be done now and then while another thread samples.
+  RunProgress(RunLog& log, TrainingRun& run, const Control& control, int64_t total, std::function<void()> waiting)
+      : log_(log), run_(run), control_(control), total_(total), waiting_(std::move(waiting)) {}
 
   void report(int64_t rollout, const char* what, int64_t done, int64_t of);
   rl::Watch watch(int64_t rollout, const char* what);
-  // While another thread samples: asks this process alone. Throws Cancelled.
-  void stop_if_interrupted() const;
+  // While another thread samples; asks this process alone. Throws Cancelled.
+  void while_sampling() const;
 
  private:
   RunLog& log_;
   TrainingRun& run_;
   const Control& control_;
   const int64_t total_;
+  const std::function<void()> waiting_;
 };
 
 }  // namespace lockstep::recipes

@@ -21,8 +21,7 @@ std::string slot_name(size_t slot) {
 
 SampledVersions::SampledVersions(const StalenessRule& rule, versions::Store& store, TrainingRun& run)
     : rule_(rule), store_(store), run_(run) {
-  // An iteration makes one version at most: those of the rollouts ahead, of the one that is trained on, and the newest.
-  if (!rule_.is_synchronous()) store_.set_keep(lora::kActor, rule_.most_ahead() + 2);
+  if (!rule_.is_synchronous()) store_.set_keep(lora::kActor, rule_.versions());
   const int64_t now = run_.iteration();
   if (const auto part = rule_.is_synchronous() ? std::nullopt : run_.resumed_part(kPart)) {
     std::map<int64_t, size_t> slot_of;  // of a version

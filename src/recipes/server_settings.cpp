@@ -21,8 +21,10 @@ constexpr const char* kOrUnread = ", or RolloutEngineOptions::policy_logprobs_on
                      .attempt = "start the server with " + wanted + or_else});
 }
 
+// Processed log-probs are those after all of these.
 bool cuts(const rollout::SamplingParams& s) {
-  return s.top_p < 1 || s.top_k > 0 || s.min_p > 0;
+  return s.top_p < 1 || s.top_k > 0 || s.min_p > 0 || s.min_tokens > 0 || s.repetition_penalty != 1 ||
+         s.frequency_penalty != 0 || s.presence_penalty != 0 || !s.logit_bias.empty();
 }
 
 void check_logprobs(EngineKind kind, const std::string& where, const rollout::ServerFacts& facts,
@@ -35,10 +37,11 @@ void check_logprobs(EngineKind kind, const std::string& where, const rollout::Se
   if (!cuts(sampling)) return;
   if (facts.logprobs == LogprobKind::processed)
     throw ConfigError(
-        {.what = "the server's log-probs are those after top-p, top-k and min-p, which are not the policy's",
+        {.what = "the server's log-probs are those after top-p, top-k, min-p and changes of logits, which are not the "
+                 "policy's",
          .where = where,
          .got = fmt::format("top_p {:g}, top_k {}, min_p {:g}", sampling.top_p, sampling.top_k, sampling.min_p),
-         .wanted = "rollouts with top_p 1, top_k -1 and min_p 0",
+         .wanted = "rollouts with top_p 1, top_k -1 and min_p 0, without penalties, biases and min_tokens",
          .attempt = std::string("these, or temperature 1 and a server with --logprobs-mode raw_logprobs") + kOrUnread});
   if (!facts.logprobs)
     throw ConfigError(
@@ -83,7 +86,8 @@ void check_settings(EngineKind kind, const std::string& where, const rollout::Se
   }
   if (facts.lora_enabled == false) lacks(where, "the server takes no adapters", "LoRA is off", "--enable-lora");
   if (facts.max_loras && *facts.max_loras < asked.versions)
-    lacks(where, "the server has no room for two versions of an adapter", std::to_string(*facts.max_loras),
+    lacks(where, fmt::format("the server has no room for {} versions of an adapter", asked.versions),
+          std::to_string(*facts.max_loras),
           fmt::format("{} {}", engine.max_adapters, asked.versions + engine.adapters_of_base));
   if (facts.max_lora_rank && *facts.max_lora_rank < asked.rank)
     lacks(where, "the adapter's rank is above the server's limit", std::to_string(*facts.max_lora_rank),

@@ -51,8 +51,9 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
   const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   std::vector<train::Datum> datums = make_datums(rollout.trajectories);
   rollout::Capabilities sampler = parts.sampler.capabilities();
-  sampler.exact_logprobs = sampler.exact_logprobs && !plan.recompute_policy;
-  set_policy_logprobs(datums, parts.actor, sampler, between, parts.group);
+  sampler.exact_logprobs = sampler.exact_logprobs && plan.exact_logprobs && !plan.decoupled;
+  const auto drew = plan.decoupled ? nullptr : drawing_version(rollout, plan.version_of);
+  set_policy_logprobs(datums, parts.actor, sampler, between, parts.group, drew.get());
   if (algorithm.needs_reference()) set_ref_logprobs(datums, parts.actor, between, parts.reference, parts.group);
   if (!parts.seconds.empty() && plan.release_memory) parts.actor.release_memory();
   for (SecondTrainer* second : parts.seconds) {

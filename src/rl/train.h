@@ -29,9 +29,12 @@ struct TrainPlan {
   // The versions that sampled the rollout, where they are not the trainer's: its log-probs are compared with theirs, if
   // measure_logprobs. Empty: they are.
   VersionOf version_of = {};
-  // The old log-probs of the ratio are those of the trainer's adapter, although the sampler's are exact: the proximal
-  // policy of the decoupled loss (arXiv 2505.24298), whose weight against the sampler's is Algorithm::correction.
-  bool recompute_policy = false;
+  // The rollout's log-probs are the trainer's own of the version that drew them. Otherwise the trainer computes these,
+  // where one version drew all and version_of() has it.
+  bool exact_logprobs = true;
+  // The old log-probs of the ratio are those of the trainer's adapter, whoever drew the rollout: the proximal policy of
+  // the decoupled loss (arXiv 2505.24298), whose weight against the sampler's is Algorithm::correction.
+  bool decoupled = false;
   bool train_actor = true;  // false: only the second trainers learn, and nothing is published
 };
 

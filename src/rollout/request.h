@@ -22,6 +22,7 @@ struct SampleRequest {
   bool follow = false;         // goes on with a version of this name that is committed later, from its next token on
   std::optional<int64_t> prompt_logprobs = {};  // also of the prompt, each with this many most likely tokens; its
                                                 // prefix is then not taken from the cache
+  std::vector<int32_t> prompt_candidates = {};  // with prompt_logprobs: these tokens' log-probs at each place as well
   std::string where = "prompt";                 // what errors call it
 };
 
@@ -38,7 +39,8 @@ struct PromptLogprob {
   int32_t token = 0;
   float logprob = 0;  // of `token` after those before it; 0 for the first
   int64_t rank = 0;   // 1: the most likely; 0 for the first
-  std::vector<TopLogprob> top;
+  std::vector<TopLogprob> top = {};
+  std::vector<float> candidates = {};  // of SampleRequest::prompt_candidates; none for the first
 };
 
 }  // namespace lockstep::rollout

@@ -22,7 +22,8 @@ void Serving::Impl::check(const GenerationRequest& request) const {
   engine.check({.tokens = request.tokens,
                 .sampling = request.sampling,
                 .n = request.n,
-                .prompt_logprobs = request.prompt_logprobs});
+                .prompt_logprobs = request.prompt_logprobs,
+                .prompt_candidates = request.prompt_candidates});
 }
 
 Serving::Id Serving::Impl::submit(GenerationRequest request, OnUpdate on_update) {

@@ -42,11 +42,12 @@ struct ServingOptions {
 };
 
 struct GenerationRequest {
-  std::vector<int32_t> tokens;             // the prompt
-  int64_t n = 1;                           // samples
-  rollout::SamplingParams sampling;        // complete: stop_token_ids holds the end tokens unless they are ignored
-  std::optional<int64_t> prompt_logprobs;  // also of the prompt's tokens, each with this many most likely ones
-  uint32_t rollout = 0, row = 0;           // with first_sample: how draws are counted (rollout/request.h)
+  std::vector<int32_t> tokens;                  // the prompt
+  int64_t n = 1;                                // samples
+  rollout::SamplingParams sampling;             // complete: stop_token_ids holds the end tokens unless they are ignored
+  std::optional<int64_t> prompt_logprobs;       // also of the prompt's tokens, each with this many most likely ones
+  std::vector<int32_t> prompt_candidates = {};  // with them: the log-probs of these tokens at each place
+  uint32_t rollout = 0, row = 0;                // with first_sample: how draws are counted (rollout/request.h)
   int64_t first_sample = 0;
   std::string adapter;                     // name; empty: the base
   std::optional<int64_t> adapter_version;  // pinned; default: the newest

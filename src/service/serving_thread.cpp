@@ -79,7 +79,8 @@ void Serving::Impl::start(Tracked request) {
                        .first_sample = asked.first_sample,
                        .policy = request.adapter ? request.adapter->version()->policy : lora::PolicyId(),
                        .follow = asked.follow_adapter,
-                       .prompt_logprobs = asked.prompt_logprobs});
+                       .prompt_logprobs = asked.prompt_logprobs,
+                       .prompt_candidates = asked.prompt_candidates});
     request.adapter.reset();
     tickets.emplace(request.id, ticket);
     tracked.emplace(ticket, std::move(request));

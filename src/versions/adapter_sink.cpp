@@ -21,7 +21,10 @@ AdapterSink::AdapterSink(rollout::Fleet& fleet, AdapterSinkOptions options, OnSt
 
 AdapterSink::~AdapterSink() {
   while (!places_.empty()) forget(lora::PolicyId(places_.front().policy));
-  for (const fs::Path& directory : leaving_) remove(directory);
+  for (const Place& place : leaving_) {
+    fleet_.revert(place.policy);  // requests may still be in flight that nobody will collect
+    remove(place.directory);
+  }
 }
 
 void AdapterSink::stage(const Version& version) {
@@ -54,9 +57,17 @@ bool AdapterSink::write(const fs::Path& directory, const Version& version) const
   return write_patiently({.longest = fleet.outage_timeout,
                           .retry_interval = fleet.retry_interval,
                           .on_note = fleet.on_note,
-                          .between = fleet.between,
+                          .between =
+                              [&] {
+                                const rollout::Turns::Turn turn(fleet_.turns());
+                                fleet.between();
+                              },
                           .stopping = fleet.stopping},
-                         [&] { options_.write(directory, *version); });
+                         [&] {
+                           // Checks of servers that arrive use the same stream.
+                           const rollout::Turns::Turn turn(fleet_.turns());
+                           options_.write(directory, *version);
+                         });
 }
 
 void AdapterSink::commit(const lora::PolicyId& policy) {
@@ -69,10 +80,11 @@ void AdapterSink::abort(const lora::PolicyId& policy) noexcept {
 }
 
 void AdapterSink::drop(const lora::PolicyId& policy) noexcept {
-  while (!leaving_.empty()) {
-    remove(leaving_.front());
-    leaving_.pop_front();
-  }
+  std::erase_if(leaving_, [&](const Place& place) {
+    if (fleet_.holds(place.policy)) return false;  // a server that comes back may have to load it
+    remove(place.directory);
+    return true;
+  });
   forget(policy);
 }
 
@@ -91,7 +103,7 @@ void AdapterSink::forget(const lora::PolicyId& policy) noexcept {
   if (options_.delivery == Delivery::weight_files)
     remove(found->directory);
   else
-    leaving_.push_back(found->directory);
+    leaving_.push_back(*found);
   places_.erase(found);
 }
 

@@ -3,7 +3,6 @@
 // at every step), or as whole models with the adapter merged into them.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -36,7 +35,8 @@ class AdapterSink final : public VersionSink {
   void stage(const Version& version) override;
   void commit(const lora::PolicyId& policy) override;
   void abort(const lora::PolicyId& policy) noexcept override;
-  // The name goes at once; an adapter's files one drop later, since servers open them when they please.
+  // The name goes when the requests that have begun are answered; an adapter's files at the drop after that, since
+  // servers open them when they please.
   void drop(const lora::PolicyId& policy) noexcept override;
   std::vector<lora::PolicyId> held() const override;
 
@@ -55,7 +55,7 @@ class AdapterSink final : public VersionSink {
     bool committed = false;
   };
   std::vector<Place> places_;
-  std::deque<fs::Path> leaving_;  // directories whose names are gone
+  std::vector<Place> leaving_;  // that were dropped
 };
 
 }  // namespace lockstep::versions

@@ -174,16 +174,17 @@ void ServerCheck::compare_base(size_t server, std::span<const Scored> base) {
 void ServerCheck::compare_newest(size_t server) {
   const rollout::HeldAdapter* const held = newest_ ? fleet_.find(newest_->policy) : nullptr;
   if (held == nullptr) return;
-  const std::vector<Scored> samples = sample(server, held->name);
+  const Version newest = newest_;
   std::vector<Version> others = {nullptr};
   if (previous_) others.push_back(previous_);
+  const std::vector<Scored> samples = sample(server, std::string(held->name));
   for (const Version& other : others) {
-    const Distance found = distance(server, samples, newest_.get(), other.get());
+    const Distance found = distance(server, samples, newest.get(), other.get());
     if (says_nothing(found) ? found.from_wanted <= options_.max_noise : found.from_wanted < found.from_other) continue;
     throw ServerFault(
         {.what = "a server does not compute the version that it was given",
          .where = where(server),
-         .got = fmt::format("{:.4g} from {}, {:.4g} from {}", found.from_wanted, lora::policy_text(newest_->policy),
+         .got = fmt::format("{:.4g} from {}, {:.4g} from {}", found.from_wanted, lora::policy_text(newest->policy),
                             found.from_other, other ? lora::policy_text(other->policy) : "the base"),
          .wanted = "log-probs of the version that it says it has loaded"});
   }
@@ -249,18 +250,14 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
 
 // vLLM on a CPU hands linear layers to a library and keeps empty tensors in their place, whose checksums say nothing.
 void ServerCheck::compare_checksums() {
+  using Checksums = std::map<std::string, std::string>;
   const std::string empty = Sha256().hex();
-  std::map<std::string, std::string> wanted =
-      options_.delivery == rollout::Delivery::weight_files ? std::map<std::string, std::string>() : checksums_;
-  for (size_t i = 0; i < fleet_.servers().size(); ++i) {
-    if (!fleet_.servers()[i].up) continue;
-    std::map<std::string, std::string> found;
-    try {
-      found = fleet_.checksums(i);
-    } catch (const net::Unreachable& error) {
-      fleet_.lost(i, error.fault().got);
-      continue;
-    }
+  Checksums wanted = options_.delivery == rollout::Delivery::weight_files ? Checksums() : checksums_;
+  std::vector<std::optional<Checksums>> all(fleet_.servers().size());
+  fleet_.at_each([&](size_t i) { all[i] = fleet_.checksums(i); });
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i]) continue;
+    const Checksums& found = *all[i];
     if (wanted.empty()) wanted = found;
     const auto [ours, theirs] = std::ranges::mismatch(wanted, found);
     if (ours != wanted.end() || theirs != found.end())
@@ -276,26 +273,32 @@ void ServerCheck::compare_checksums() {
   checksums_ = std::move(wanted);
 }
 
+// Of every server that is up, drawn at all of them at once; nothing of one that is lost meanwhile.
+std::vector<std::optional<std::vector<ServerCheck::Scored>>> ServerCheck::sample_each(const std::string& adapter) {
+  std::vector<std::optional<std::vector<Scored>>> all(fleet_.servers().size());
+  fleet_.at_each([&](size_t i) { all[i] = sample(i, adapter); }, true);
+  for (size_t i = 0; i < all.size(); ++i)
+    if (!fleet_.servers()[i].up) all[i].reset();
+  return all;
+}
+
 // With weights the base was not compared: the first version is, and what is left is the noise.
 void ServerCheck::compare_first(const Version& version) {
-  if (options_.delivery != rollout::Delivery::weight_files) return;
-  for (size_t i = 0; i < fleet_.servers().size(); ++i) {
-    if (!fleet_.servers()[i].up) continue;
-    try {
-      const double noise = distance(i, sample(i, ""), version.get(), nullptr).from_wanted;
-      if (!(noise <= options_.max_noise))
-        throw ServerFault({.what = "a server's log-probs of the first version are not the trainer's",
-                           .where = where(i),
-                           .got = fmt::format("a mean difference of {:.4g}", noise),
-                           .wanted = fmt::format("at most {:g}", options_.max_noise)});
-      report_.noise = std::max(report_.noise, noise);
-    } catch (const net::Unreachable& error) {
-      fleet_.lost_unchecked(i, error.fault().got);
-    }
+  const auto all = sample_each("");
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i]) continue;
+    const double noise = distance(i, *all[i], version.get(), nullptr).from_wanted;
+    if (!(noise <= options_.max_noise))
+      throw ServerFault({.what = "a server's log-probs of the first version are not the trainer's",
+                         .where = where(i),
+                         .got = fmt::format("a mean difference of {:.4g}", noise),
+                         .wanted = fmt::format("at most {:g}", options_.max_noise)});
+    report_.noise = std::max(report_.noise, noise);
   }
 }
 
 void ServerCheck::at_sync(const Version& version) {
+  const rollout::Turns::Turn turn(fleet_.turns());
   newest_ = version;
   previous_ = last_;
   if (options_.equal_weights) compare_checksums();
@@ -304,18 +307,11 @@ void ServerCheck::at_sync(const Version& version) {
     last_ = version;
     return compare_first(version);
   }
-  const rollout::HeldAdapter* const held = fleet_.find(version->policy);
+  const auto all = sample_each(std::string(fleet_.find(version->policy)->name));
   int64_t compared = 0, silent = 0;
-  for (size_t i = 0; i < fleet_.servers().size(); ++i) {
-    if (!fleet_.servers()[i].up) continue;
-    std::vector<Scored> samples;
-    try {
-      samples = sample(i, held->name);
-    } catch (const net::Unreachable& error) {
-      fleet_.lost_unchecked(i, error.fault().got);
-      continue;
-    }
-    const Distance found = distance(i, samples, version.get(), last_.get());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!all[i]) continue;
+    const Distance found = distance(i, *all[i], version.get(), last_.get());
     ++compared;
     if (says_nothing(found)) {
       ++silent;

@@ -85,6 +85,7 @@ class ServerCheck {
     double from_wanted = 0, from_other = 0, between = 0;
   };
   std::vector<Scored> sample(size_t server, const std::string& adapter);
+  std::vector<std::optional<std::vector<Scored>>> sample_each(const std::string& adapter);
   Scored sample_one(size_t server, const std::string& adapter, size_t prompt, rollout::SamplingParams sampling);
   Logprobs score(std::span<const Scored> samples, const lora::AdapterVersion* adapter, float temperature) const;
   float logprob_temperature(size_t server) const;

@@ -47,7 +47,12 @@ TEST(Asynchronous, WhatDoesNotGoTogetherIsRefusedByName) {
   rejects("--fully-async --n-samples-per-prompt 4 --advantage-estimator remax", {"remax"});
   rejects("--max-weight-staleness 1", {"--max-weight-staleness needs --fully-async"});
   rejects("--async-unused-samples-handler retry", {"needs --fully-async"});
-  rejects("--fully-async --rollout-engine vllm --rollout-external-engine-addrs a:1", {"--rollout-engine local"});
+  const std::string servers = " --rollout-engine vllm --rollout-external-engine-addrs a:1";
+  EXPECT_TRUE(train("--fully-async" + servers).async.on);
+  EXPECT_TRUE(notes("--fully-async" + servers, "goes on with the version that it began with"));
+  rejects("--fully-async --sync-strategy weights" + servers, {"one version at a time", "--sync-strategy lora_adapter"});
+  EXPECT_EQ(train("--max-staleness 2" + servers).staleness.max_staleness, 2);
+  rejects("--max-staleness 2 --sync-strategy weights" + servers, {"--max-staleness", "one version at a time"});
 }
 
 TEST(Asynchronous, PartialRollouts) {
@@ -85,6 +90,7 @@ TEST(Debugging, HalvesOfARun) {
           {"--debug-rollout-only", "--debug-train-only"});
   rejects("--save-debug-rollout-data a/{step}.jsonl", {"{step}", "{rollout_id} or {rank}"});
   rejects("--debug-rollout-only --save-debug-train-data x", {"--save-debug-train-data"});
+  rejects("--save-debug-train-data x --actor-num-gpus-per-node 2", {"--save-debug-train-data", "{rank} in the path"});
   rejects("--debug-first-weight-sync 1", {"not available yet: --debug-first-weight-sync"});
 }
 

@@ -56,6 +56,16 @@ TEST_F(StartedEngine, GivesTheBytesOfTheLocalEngineAndEndsWithTheRun) {
   EXPECT_EQ(server_of("server"), 0) << "it has ended";
 }
 
+// Versions come and go at the server while it samples with older ones, and no bit differs.
+TEST_F(StartedEngine, GivesTheBytesOfTheLocalEngineAheadOfTraining) {
+  ASSERT_EQ(wait(start("local", {"--max-staleness", "2"})), 0) << read("log");
+  std::vector<std::string> more = with_server();
+  more.insert(more.end(), {"--max-staleness", "2", "--true-on-policy-mode"});
+  ASSERT_EQ(wait(start("server", more)), 0) << read("log");
+  ASSERT_FALSE(adapter("local").empty());
+  EXPECT_EQ(adapter("server"), adapter("local"));
+}
+
 TEST_F(StartedEngine, ThatDiesEndsTheRunAndSaysHow) {
   const pid_t run = start("dies", with_server("--served-model-name " + mark()));
   const pid_t server = server_of("dies");

@@ -24,6 +24,17 @@ inline constexpr Timeouts kPatient{.call = std::chrono::minutes(2), .meet = std:
 
 enum class Transport { threads, tcp };
 
+template <class Condition>
+bool eventually(const Condition& condition) {
+  const auto until = std::chrono::steady_clock::now() + kPatient.call;
+  while (!condition())
+    if (std::chrono::steady_clock::now() > until)
+      return false;
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return true;
+}
+
 // Of a job whose ranks meet at a listening socket of rank 0.
 inline Connection tcp_connection(int rank, int size, uint16_t port, Timeouts timeouts = kPatient) {
   return {.launch = {.rank = rank, .size = size, .port = port, .job = "test"},

@@ -1,5 +1,4 @@
-// Who is let into a group of processes, and how it notices that one of them has gone, is stopped or hangs.
-#include <fcntl.h>
+// How a group of processes notices that one of them has gone, is stopped or hangs.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,202 +8,17 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <mutex>
 
-#include "core/hmac.h"
 #include "parallel/connect.h"
 #include "parallel/ranks.h"
 #include "parallel/report.h"
-#include "parallel/tcp/doorkeeper.h"
-#include "parallel/tcp/handshake.h"
+#include "parallel/tcp/frame.h"
 
 namespace lockstep::parallel {
 namespace {
 
 using namespace testing;
 using namespace std::chrono_literals;
-
-template <class Condition>
-bool eventually(const Condition& condition) {
-  const auto until = std::chrono::steady_clock::now() + kPatient.call;
-  while (!condition())
-    if (std::chrono::steady_clock::now() > until)
-      return false;
-    else
-      std::this_thread::sleep_for(1ms);
-  return true;
-}
-
-// Rank 0 of a job at a port of its own, in a thread; what it says of those it refuses.
-class RankZero {
- public:
-  explicit RankZero(int size, Timeouts timeouts = kPatient) {
-    tcp::Socket listener = tcp::listen_on("127.0.0.1", 0);
-    port = tcp::port_of(listener);
-    Connection connection = tcp_connection(0, size, port, timeouts);
-    connection.launch.listen_fd = ::dup(listener.fd());
-    connection.say = [this](const std::string& line) {
-      const std::lock_guard lock(mutex_);
-      said_ += line + "\n";
-    };
-    thread_ = std::thread([this, connection] {
-      error = thrown_by([&] {
-        const std::unique_ptr<Group> group = connect(connection);
-        group->barrier();
-      });
-    });
-  }
-  ~RankZero() {
-    if (thread_.joinable()) thread_.join();
-  }
-  // What it threw in the end.
-  std::string result() {
-    thread_.join();
-    return error;
-  }
-  std::string said() {
-    const std::lock_guard lock(mutex_);
-    return said_;
-  }
-  uint16_t port = 0;
-
- private:
-  std::string error, said_;
-  std::mutex mutex_;
-  std::thread thread_;
-};
-
-TEST(Tcp, ProofsAreThoseOfRfc4231) {
-  const std::vector<std::byte> key(20, std::byte{0x0b});
-  const std::string_view message = "Hi There";
-  const Mac mac = hmac_sha256(key, std::as_bytes(std::span(message)));
-  EXPECT_EQ(std::to_integer<int>(mac[0]), 0xb0);
-  EXPECT_EQ(std::to_integer<int>(mac[1]), 0x34);
-  EXPECT_EQ(std::to_integer<int>(mac[2]), 0x4c);
-  EXPECT_EQ(std::to_integer<int>(mac[31]), 0xf7);
-  EXPECT_TRUE(same_secret(mac, mac));
-  EXPECT_FALSE(same_secret(mac, key));
-}
-
-TEST(Tcp, SomebodyWithoutTheSecretIsRefusedAndTheRunGoesOn) {
-  RankZero zero(2);
-  Connection stranger = tcp_connection(1, 2, zero.port);
-  stranger.secret = {std::byte{8}};
-  EXPECT_TRUE(starts_with(thrown_by([&] { connect(stranger); }),
-                          "ConfigError 2: the process at the address of another rank does not know this job's secret"));
-  const std::unique_ptr<Group> group = connect(tcp_connection(1, 2, zero.port));
-  group->barrier();
-  EXPECT_EQ(zero.result(), "nothing");
-}
-
-TEST(Tcp, AnotherBuildBaseSizeJobOrRankIsRefusedByNameAndTheRunGoesOn) {
-  RankZero zero(2);
-  const auto refused = [&](auto change, const std::string& name) {
-    Connection other = tcp_connection(1, 2, zero.port);
-    change(other);
-    const std::string error = thrown_by([&] { connect(other); });
-    EXPECT_TRUE(starts_with(error, "ConfigError 2: the ranks of a job are not alike")) << name;
-    EXPECT_NE(error.find("rank 1: " + name), std::string::npos) << error;
-  };
-  refused([](Connection& c) { c.identity[0].second = "2"; }, "build");
-  refused([](Connection& c) { c.identity[1].second = "large"; }, "base");
-  refused([](Connection& c) { c.identity[2].second = "80"; }, "GPU generation");
-  refused([](Connection& c) { c.launch.size = 3; }, "number of ranks");
-  refused([](Connection& c) { c.launch.job = "another"; }, "job");
-  EXPECT_NE(zero.said().find("base"), std::string::npos);
-  const std::unique_ptr<Group> group = connect(tcp_connection(1, 2, zero.port));
-  group->barrier();
-  EXPECT_EQ(zero.result(), "nothing");
-}
-
-TEST(Tcp, RubbishAndSlowCallersCostTheRunNothing) {
-  RankZero zero(3);
-  const auto until = tcp::Clock::now() + 1min;
-  std::vector<tcp::Socket> strangers;
-  const auto send = [&](const std::string& text) {
-    tcp::Socket socket = tcp::dial("127.0.0.1", zero.port, until);
-    (void)tcp::send_some(socket, std::as_bytes(std::span(text)));
-    strangers.push_back(std::move(socket));
-  };
-  send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  send(std::string(100'000, '\xff'));
-  send("LOCKSTEP RANKS 1" + std::string(32, 'c') + std::string(32, 'x') + std::string(100, '\0'));
-  for (int i = 0; i < 200; ++i) send("L");  // each says a byte and waits, and they are more than are let wait
-  std::unique_ptr<Group> group;
-  std::thread other([&] { group = connect(tcp_connection(2, 3, zero.port)); });
-  const std::unique_ptr<Group> mine = connect(tcp_connection(1, 3, zero.port));
-  other.join();
-  std::thread barrier([&] { group->barrier(); });
-  mine->barrier();
-  barrier.join();
-  EXPECT_EQ(zero.result(), "nothing");
-}
-
-TEST(Tcp, AStrangerIsGivenUpAfterItsTime) {
-  const Secret secret{};
-  tcp::Socket listener = tcp::listen_on("127.0.0.1", 0);
-  const uint16_t port = tcp::port_of(listener);
-  tcp::Doorkeeper doorkeeper(std::move(listener), secret, 1s);
-  const tcp::Socket silent = tcp::dial("127.0.0.1", port, tcp::Clock::now() + 10s);
-  EXPECT_FALSE(doorkeeper.next(tcp::Clock::now() + 100ms));
-  EXPECT_EQ(doorkeeper.refused(), 0);
-  EXPECT_FALSE(doorkeeper.next(tcp::Clock::now() + 2s));
-  EXPECT_EQ(doorkeeper.refused(), 1);
-}
-
-TEST(Tcp, ARankThatNeverComesIsNamed) {
-  Timeouts short_time = kPatient;
-  short_time.meet = 300ms;
-  RankZero zero(3, short_time);
-  Connection other = tcp_connection(1, 3, zero.port);
-  other.identity[0].second = "2";
-  thrown_by([&] { connect(other); });
-  const std::string error = zero.result();
-  EXPECT_TRUE(starts_with(error, "Cancelled 130: not all ranks of the job came"));
-  EXPECT_NE(error.find("no sign of rank 1, 2"), std::string::npos) << error;
-  EXPECT_NE(error.find("build"), std::string::npos) << error;
-}
-
-// A rank 1 that proves to know the secret and says hello, and no more.
-tcp::Socket say_hello_as_rank_1(uint16_t port, int size) {
-  const auto until = tcp::Clock::now() + 1min;
-  tcp::Socket socket = tcp::dial("127.0.0.1", port, until);
-  tcp::prove_as_caller(socket, tcp_connection(1, size, port).secret, until);
-  const std::string hello =
-      R"({"protocol": 1, "rank": 1, "data": false, "data_port": 1, "size": )" + std::to_string(size) +
-      R"(, "job": "test", "identity": [["build", "1"], ["base", "tiny"], ["GPU generation", "90"]]})";
-  tcp::send_all(socket, tcp::encode(tcp::FrameType::hello, hello), until);
-  return socket;
-}
-
-TEST(Tcp, ARankThatHasComeAndGoneEndsTheMeeting) {
-  const auto begin = std::chrono::steady_clock::now();
-  RankZero zero(4);
-  say_hello_as_rank_1(zero.port, 4).close();
-  EXPECT_TRUE(
-      starts_with(zero.result(), "PeerFailed 1: rank 1 failed: its process ended before all ranks of the job had met"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s) << "not by the deadline of the meeting";
-}
-
-TEST(Tcp, ARankThatGoesWhileAllConnectToEachOtherEndsTheMeeting) {
-  const auto begin = std::chrono::steady_clock::now();
-  RankZero zero(2);
-  {
-    const tcp::Socket rank_1 = say_hello_as_rank_1(zero.port, 2);
-    EXPECT_EQ(tcp::receive_frame(rank_1, tcp::kMemberBytes, tcp::Clock::now() + 1min).type, tcp::FrameType::welcome);
-  }
-  EXPECT_TRUE(starts_with(zero.result(), "PeerFailed 1: rank 1 failed: its process ended before"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s) << "not by the deadline of the meeting";
-}
-
-TEST(Tcp, WhoWaitsForTheOthersIsToldWhyTheyDoNotCome) {
-  Timeouts short_time = kPatient;
-  short_time.meet = 1s;
-  RankZero zero(3, short_time);
-  EXPECT_TRUE(starts_with(thrown_by([&] { connect(tcp_connection(1, 3, zero.port)); }),
-                          "Cancelled 130: not all ranks of the job came"));
-  EXPECT_TRUE(starts_with(zero.result(), "Cancelled 130: not all ranks of the job came"));
-}
 
 TEST(Tcp, WhoSendsFasterThanIsReadDoesNotFillTheMemory) {
   int ends[2];
@@ -328,22 +142,6 @@ TEST(Tcp, AProcessThatHasHeardOfAFailureIsLeftToEndByItself) {
   EXPECT_TRUE(starts_with(thrown_by([&] { pair.group->barrier(); }), "PeerFailed 6: "));
   std::this_thread::sleep_for(600ms);
   EXPECT_EQ(told.load(), 0);
-}
-
-TEST(Tcp, TheJobEndsWhenItsLauncherIsGone) {
-  int pipe[2];
-  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
-  RankZero zero(2);
-  Connection connection = tcp_connection(1, 2, zero.port);
-  connection.launch.lifeline_fd = pipe[0];
-  const std::unique_ptr<Group> group = connect(connection);
-  group->barrier();
-  EXPECT_NO_THROW(group->check());
-  ::close(pipe[1]);
-  std::string error;
-  EXPECT_TRUE(eventually([&] { return (error = thrown_by([&] { group->check(); })) != "nothing"; }));
-  EXPECT_TRUE(starts_with(error, "PeerFailed 137: rank 1 failed: the launcher of this job has ended")) << error;
-  ::close(pipe[0]);
 }
 
 TEST(Tcp, ASecretIsReadFromAFileThatNobodyElseMayRead) {

@@ -89,8 +89,12 @@ TEST(DebugPath, FillsInNames) {
 }
 
 TEST(DebugOptions, ContradictionsAreRefused) {
-  EXPECT_THROW(check_debug_options({.rollout_only = true, .train_only = true, .load_rollouts = "x"}), ConfigError);
-  EXPECT_THROW(check_debug_options({.train_only = true}), ConfigError);
+  EXPECT_THROW(check_debug_options({.rollout_only = true, .train_only = true, .load_rollouts = "x"}, 1), ConfigError);
+  EXPECT_THROW(check_debug_options({.train_only = true}, 1), ConfigError);
+  EXPECT_NO_THROW(check_debug_options({.save_training = "x/{rollout_id}"}, 1));
+  EXPECT_NO_THROW(check_debug_options({.save_training = "x/{rollout_id}_{rank}"}, 2));
+  testing::expect_error<ConfigError>([] { check_debug_options({.save_training = "x/{rollout_id}"}, 2); },
+                                     {"each rank is given rows of its own", "{rank}"});
 }
 
 class Debug : public Training {

@@ -208,5 +208,91 @@ TEST_F(ExternalEngine, AnExactServerStaysTheOneThatItWas) {
   restart.join();
 }
 
+// The old log-probs are those of the version that drew, computed by the trainer: what differs is the server's rounding.
+TEST_F(ExternalEngine, SamplesAheadByTheRule) {
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kArith));
+  RlOptions options = with("ahead", EngineKind::vllm, {&server});
+  options.num_rollout = 5;
+  options.staleness = {.max_staleness = 1};
+  run_rl(options, control_);
+  const std::vector<Json> lines = metrics("ahead");
+  ASSERT_EQ(lines.size(), 5u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["version"], i == 0 ? 0 : static_cast<int64_t>(i) - 1);
+    EXPECT_LT(lines[i]["mismatch_max"].get<double>(), 1e-4) << lines[i];
+  }
+  EXPECT_EQ(server.max_adapters, 3) << "staleness + 2 have room at once";
+  EXPECT_TRUE(server.adapters().empty());
+  EXPECT_TRUE(std::filesystem::is_empty(dir_ / "ahead/rollout_adapters"));
+
+  server.lora["max_loras"] = 2;
+  options.save.save = (dir_ / "refused").string();
+  testing::expect_error<ConfigError>([&] { run_rl(options, control_); }, {"3 versions", "--max-loras 3"});
+}
+
+// A server is killed while it samples ahead, and a version is published meanwhile.
+TEST_F(ExternalEngine, SamplesAheadThroughAnOutageAndAnInterrupt) {
+  FakeEngine first(EngineKind::vllm, HonestEngine::of(kArith)), second(EngineKind::vllm, HonestEngine::of(kArith));
+  RlOptions options = with("outage", EngineKind::vllm, {&first, &second});
+  options.num_rollout = 8;
+  options.staleness = {.max_staleness = 2};
+  first.token_ms = 10;
+  second.token_ms = 300;
+  std::thread killer = in_a_rollout(first, [&] {
+    first.kill();
+    first.token_ms = 0;
+    const int before = first.rollouts;
+    first.start();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (first.rollouts == before && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    second.token_ms = 0;
+  });
+  run_rl(options, control_);
+  killer.join();
+  EXPECT_EQ(metrics("outage").size(), 8u);
+  EXPECT_TRUE(said("is away") && said("is back")) << info_.str();
+  EXPECT_TRUE(first.adapters().empty() && second.adapters().empty());
+
+  RlOptions stopped = with("stopped", EngineKind::vllm, {&first, &second});
+  stopped.num_rollout = 4;
+  stopped.staleness = {.max_staleness = 1};
+  std::atomic<bool> interrupted = false;
+  control_.interrupted = [&] { return interrupted.load(); };
+  std::thread user = in_a_rollout(second, [&] { interrupted = true; });
+  try {
+    run_rl(stopped, control_);
+  } catch (const Cancelled&) {
+  }
+  user.join();
+  interrupted = false;
+  stopped.save.load = stopped.save.save;
+  run_rl(stopped, control_);
+  const std::vector<Json> lines = metrics("stopped");
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i]["version"], i == 0 ? 0 : static_cast<int64_t>(i) - 1);
+  EXPECT_TRUE(first.adapters().empty() && second.adapters().empty());
+}
+
+TEST_F(ExternalEngine, TrainsOnWhatArrives) {
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kArith));
+  RlOptions options = with("arriving", EngineKind::vllm, {&server});
+  options.num_rollout = 5;
+  options.async = {.on = true, .max_staleness = 1};
+  options.correction.rules = {{.action = rl::CorrectionAction::mask, .low = 0, .high = 5}};
+  server.token_ms = 2;
+  run_rl(options, control_);
+  const std::vector<Json> lines = metrics("arriving");
+  ASSERT_EQ(lines.size(), 5u);
+  for (const Json& line : lines) {
+    EXPECT_LE(line.at("staleness_max").get<double>(), 1) << line;
+    EXPECT_EQ(line.at("async/followed_samples"), 0) << "a server's sample is of one version";
+  }
+  EXPECT_TRUE(server.adapters().empty());
+  options.checks.equal_logprobs = true;
+  options.save.save = (dir_ / "refused").string();
+  testing::expect_error<ConfigError>([&] { run_rl(options, control_); }, {"versions that only servers hold"});
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

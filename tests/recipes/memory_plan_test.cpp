@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/temp_directory.h"
+#include "train/gradient_lanes.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -53,6 +54,17 @@ TEST_F(MemoryPlans, RecomputesOnlyWithoutRoom) {
   EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::full}).recompute, model::Recompute::full);
   EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::selective}).recompute, model::Recompute::selective);
   EXPECT_EQ(plan(36 * kGiB, {.recompute = Recompute::none}).recompute, model::Recompute::none);
+}
+
+// A rank has its share of the lanes, whose sums it keeps.
+TEST_F(MemoryPlans, LanesAreThoseOfTheRun) {
+  const auto lanes = [&](const TrainingOptions& training) { return plan(139 * kGiB, training).lanes; };
+  const int64_t gradient = layout_->num_trained * static_cast<int64_t>(sizeof(float));
+  const int64_t open = train::open_lanes(*layout_, Device::cuda);
+  EXPECT_EQ(lanes({}), gradient * train::lane_buffers(open, 8));
+  EXPECT_EQ(lanes({.gradient_lanes = 64}), gradient * train::lane_buffers(open, 64));
+  EXPECT_GT(lanes({.gradient_lanes = 64}), lanes({}));
+  EXPECT_EQ(lanes({.gradient_lanes = 64, .ranks = {.size = 16}}), gradient * train::lane_buffers(open, 4));
 }
 
 TEST_F(MemoryPlans, KeysAndValuesGetWhatIsLeft) {

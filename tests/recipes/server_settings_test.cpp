@@ -32,7 +32,10 @@ TEST(ServerSettings, NameTheFlagThatIsMissing) {
   lacks([](auto& facts, auto&) { facts.data_parallel = 2; }, "--data-parallel-size 1");
   lacks([](auto& facts, auto&) { facts.logprobs = LogprobKind::raw; }, "--logprobs-mode processed_logprobs");
   lacks([](auto&, auto& asked) { asked.sampling.top_p = 0.9F; }, "--logprobs-mode raw_logprobs");
+  lacks([](auto&, auto& asked) { asked.sampling.repetition_penalty = 1.1F; }, "without penalties");
+  lacks([](auto&, auto& asked) { asked.sampling.min_tokens = 2; }, "min_tokens");
   lacks([](auto& facts, auto& asked) { facts.logprobs.reset(), asked.sampling.top_k = 5; }, "VLLM_SERVER_DEV_MODE=1");
+  lacks([](auto&, auto& asked) { asked.versions = 3; }, "3 versions of an adapter");
   lacks([](auto&, auto& asked) { asked.sampling.temperature = 0.001F; }, "at least 0.01");
 }
 

@@ -113,7 +113,7 @@ TEST(RlLoop, TheProximalPolicyIsTheTrainers) {
   World same;
   same.roll(0), same.roll(1), same.learn(first);
   EXPECT_EQ(rl_train(same.parts, grpo(), second, plan).mismatch.max, 0);
-  plan.recompute_policy = true;
+  plan.decoupled = true;
   Algorithm decoupled = grpo();
   decoupled.correction.rules = {{.action = CorrectionAction::mask, .low = 0, .high = 5}};
   const TrainReport report = rl_train(world.parts, decoupled, second, plan);

@@ -182,5 +182,99 @@ TEST_F(FleetTest, ARunThatIsBeingStoppedWaitsForNoServer) {
   EXPECT_NE(fleet_->find({lora::kActor, 4}), nullptr);
 }
 
+// Each would wait in vain for the other, were they asked one after the other.
+TEST_F(FleetTest, ServersAreAskedAtOnce) {
+  FakeEngine first(EngineKind::vllm), second(EngineKind::vllm);
+  connect({&first, &second});
+  std::atomic<int> begun = 0;
+  fleet_->at_each([&](size_t) {
+    ++begun;
+    fleet_->turns().pause([&] {
+      for (const auto until = Clock::now() + kSoon; begun < 2 && Clock::now() < until;)
+        std::this_thread::sleep_for(milliseconds(1));
+    });
+    EXPECT_EQ(begun, 2);
+  });
+}
+
+TEST_F(FleetTest, AServerThatHangsInALoadIsLostAndTheOthersGoOn) {
+  FakeEngine good(EngineKind::vllm), hanging(EngineKind::vllm);
+  connect({&good, &hanging}, {.straggler_timeout = milliseconds(100)});
+  fleet_->load(adapter(1));
+  hanging.hang_changes = true;
+  const auto begin = Clock::now();
+  fleet_->load(adapter(2));
+  fleet_->unload({lora::kActor, 1});
+  EXPECT_LT(Clock::now() - begin, kSoon) << "600 s are the patience with a load, 60 s with an unload";
+  EXPECT_TRUE(noted("the others were done")) << notes_;
+  EXPECT_EQ(fleet_->num_up(), 1u);
+  EXPECT_EQ(names(good), std::vector<std::string>{"a-v2"});
+  hanging.hang_changes = false;
+  EXPECT_EQ(collect_groups(*sampler_, submit(4, 2)).size(), 8u);
+  while (fleet_->num_up() < 2) fleet_->look();
+  EXPECT_EQ(names(hanging), std::vector<std::string>{"a-v2"});
+}
+
+TEST_F(FleetTest, AServerThatHangsInItsChecksDoesNotHoldUpTheOthers) {
+  FakeEngine good(EngineKind::vllm), hanging(EngineKind::vllm);
+  connect({&good, &hanging});
+  std::atomic<int> checks = 0;
+  fleet_->set_on_arrival([&](size_t server) {
+    ++checks;
+    fleet_->generate(server, {.tokens = {1, 2}, .sampling = {.max_tokens = 1}}, "");
+  });
+  fleet_->load(adapter(1));
+  hanging.hang = true;
+  fleet_->lost_unchecked(1, "it is to be checked");
+  const auto begin = Clock::now();
+  while (checks == 0) collect_groups(*sampler_, submit(4, 1));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(collect_groups(*sampler_, submit(4, 1)).size(), 8u);
+  fleet_->load(adapter(2));  // nor does it hold up a version
+  EXPECT_EQ(collect_groups(*sampler_, submit(4, 2)).size(), 8u);
+  EXPECT_LT(Clock::now() - begin, kSoon) << "600 s are the patience with a check";
+  EXPECT_EQ(fleet_->num_up(), 1u);
+}
+
+// What is published while a server arrives reaches it before it counts as up.
+TEST_F(FleetTest, AServerThatArrivesGetsWhatIsLoadedMeanwhile) {
+  FakeEngine first(EngineKind::vllm), second(EngineKind::vllm);
+  connect({&first, &second});
+  fleet_->load(adapter(1));
+  fleet_->lost_unchecked(1, "it is to be checked");
+  std::thread publisher;
+  fleet_->set_on_arrival([&](size_t) {
+    if (publisher.joinable()) return;
+    publisher = std::thread([&] { fleet_->load(adapter(2)), fleet_->unload({lora::kActor, 1}); });
+    fleet_->turns().pause([&] {
+      while (names(first) != std::vector<std::string>{"a-v2"}) std::this_thread::sleep_for(milliseconds(1));
+    });
+  });
+  while (fleet_->num_up() < 2) fleet_->look();
+  publisher.join();
+  EXPECT_EQ(names(second), std::vector<std::string>{"a-v2"});
+}
+
+// Here one prompt at a time has room at the server; the others wait while versions come and go.
+TEST_F(FleetTest, AVersionStaysUntilItsRequestsAreAnswered) {
+  FakeEngine server(EngineKind::vllm);
+  connect({&server}, {.max_samples = 2});
+  fleet_->load(adapter(1));
+  server.token_ms = 5;
+  const GroupTickets tickets = submit(4, 1);
+  fleet_->load(adapter(2));
+  fleet_->unload({lora::kActor, 1});
+  testing::expect_error<ConfigError>([&] { submit(1, 1); }, {"not held"});
+  EXPECT_EQ(names(server), (std::vector<std::string>{"a-v1", "a-v2"}));
+  server.kill();  // what comes back gets it again, for those who wait
+  server.start();
+  EXPECT_EQ(collect_groups(*sampler_, tickets).size(), 8u);
+  fleet_->load(adapter(3));
+  fleet_->unload({lora::kActor, 2});
+  EXPECT_EQ(names(server), std::vector<std::string>{"a-v3"});
+  sampler_->cancel(submit(1, 3).tickets.front());
+  fleet_->unload({lora::kActor, 3});
+  EXPECT_TRUE(server.adapters().empty()) << "what is cancelled keeps nothing";
+}
+
 }  // namespace
 }  // namespace lockstep::rollout

@@ -239,7 +239,9 @@ TEST_F(RemoteSamplerTest, WhatServersAreNotWantedForIsRefused) {
   EXPECT_EQ(sample().size(), 2);
   SampleRequest request{.tokens = {1}, .sampling = params_.sampling, .policy = kVersion, .follow = true};
   EXPECT_THROW(sampler_->submit(request), ConfigError);
-  request.follow = false, request.tokens.assign(160, 1);
+  request.follow = false, request.sampling.temperature = 0.001F;
+  testing::expect_error<ConfigError>([&] { sampler_->submit(request); }, {"a temperature between 0 and 0.01"});
+  request.sampling.temperature = 1, request.tokens.assign(160, 1);
   testing::expect_error<DataError>([&] { sampler_->submit(request); }, {"the servers' context of 160"});
 }
 

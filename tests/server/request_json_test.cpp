@@ -306,7 +306,7 @@ TEST(Sglang, Refusals) {
       {R"("input_ids": [1])", "text"},
       {R"("sampling_params": {"regex": "a"})", "sampling_params.regex"},
       {R"("sampling_params": {"temperature": -1})", "sampling_params.temperature"},
-      {R"("sampling_params": {"max_new_tokens": 0})", "sampling_params.max_new_tokens"},
+      {R"("sampling_params": {"max_new_tokens": -1})", "sampling_params.max_new_tokens"},
       {R"("sampling_params": 3)", "sampling_params"},
       {R"("lora_path": 3)", "lora_path"},
       {R"("lora_path": ["a", "b"])", "lora_path"},

@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "rl/teacher_dialect.h"
 #include "server/block_worker.h"
 #include "server/protocol_fixture.h"
 
@@ -82,6 +83,63 @@ TEST_F(SglangRoutes, LogprobsAreAfterTheTemperature) {
   std::ranges::sort(tops, std::greater<>());
   const OrderedJson& scaled = meta["output_top_logprobs"][0];
   EXPECT_NEAR(scaled[0][0].get<double>() - scaled[1][0].get<double>(), 2 * (tops[0] - tops[1]), 1e-4);
+}
+
+// As a teacher is asked for top-k distillation: the prompt alone, and tokens that somebody else found likely.
+TEST_F(SglangRoutes, LogprobsOfGivenTokens) {
+  const OrderedJson prompt_only = {{"temperature", 0}, {"max_new_tokens", 0}};
+  const OrderedJson tops = ask(
+      {{"sampling_params", prompt_only}, {"return_logprob", true}, {"logprob_start_len", 0}, {"top_logprobs_num", 3}});
+  EXPECT_EQ(tops["text"], "");
+  EXPECT_EQ(tops["output_ids"], OrderedJson::array());
+  EXPECT_EQ(tops["meta_info"]["completion_tokens"], 0);
+  EXPECT_EQ(tops["meta_info"]["finish_reason"], OrderedJson({{"type", "length"}, {"length", 0}}));
+  const OrderedJson& likeliest = tops["meta_info"]["input_top_logprobs"];
+  ASSERT_EQ(likeliest.size(), 6u);
+  const OrderedJson ids = {likeliest[1][0][1], likeliest[1][2][1], 5};
+  OrderedJson body = {
+      {"sampling_params", prompt_only}, {"return_logprob", true}, {"logprob_start_len", 0}, {"token_ids_logprob", ids}};
+  const OrderedJson meta = ask(body)["meta_info"];
+  const OrderedJson& said = meta["input_token_ids_logprobs"];
+  ASSERT_EQ(said.size(), 6u);
+  EXPECT_TRUE(said[0].is_null());
+  EXPECT_EQ(said[1][0], likeliest[1][0]) << "bit for bit";
+  EXPECT_EQ(said[1][1], likeliest[1][2]);
+  for (size_t place = 1; place < 6; ++place)
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(said[place][i][1], ids[i]);
+  EXPECT_EQ(meta["output_token_ids_logprobs"], OrderedJson::array());
+  body["text"] = {"12+34=", "1+1="};
+  const OrderedJson batch = ask(body);
+  EXPECT_EQ(batch[0]["meta_info"]["input_token_ids_logprobs"], said);
+  EXPECT_EQ(batch[1]["meta_info"]["input_token_ids_logprobs"].size(), 4u);
+  body["token_ids_logprob"] = {ids, ids};
+  EXPECT_EQ(ask(body)[0]["meta_info"]["input_token_ids_logprobs"], said);
+  const auto refused = [&](const OrderedJson& change, const std::string& words) {
+    OrderedJson wrong = body;
+    wrong.update(change);
+    const Reply reply = served_->post("/generate", with(wrong));
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_NE(reply.body.find(words), std::string::npos) << reply.body;
+  };
+  refused({{"token_ids_logprob", {ids, {1}}}}, "must be the same for all prompts");
+  refused({{"token_ids_logprob", {100'000}}}, "token_ids_logprob");
+  refused({{"logprob_start_len", -1}}, "logprob_start_len");
+  refused({{"sampling_params", {{"max_new_tokens", 2}}}}, "max_new_tokens");
+}
+
+// What our own client of teachers asks and reads, in both directions of the divergence.
+TEST_F(SglangRoutes, AreATeacherForTopKDistillation) {
+  const train::Datum datum{.tokens = {1, 2, 3, 4}, .targets = {-1, 3, 4, 5}, .weights = {0, 1, 1, 1}};
+  const auto ask_teacher = [&](const rl::SequenceQuestion& question) {
+    const Reply reply =
+        served_->post("/generate", OrderedJson::parse(rl::request_of(rl::TeacherDialect::generate, "", question)));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return rl::read_answer(rl::TeacherDialect::generate, reply.body, question, "the server");
+  };
+  const train::RowOutputs likeliest = ask_teacher({.datum = datum, .top = 2});
+  const train::RowOutputs given = ask_teacher({.datum = datum, .candidates = likeliest.top});
+  EXPECT_EQ(given.candidate_logprob, likeliest.top_logprob);
+  EXPECT_EQ(given.logprob, likeliest.logprob);
 }
 
 TEST_F(SglangRoutes, StreamsAreCumulative) {

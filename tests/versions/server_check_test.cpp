@@ -94,8 +94,8 @@ class ServerCheckTest : public ::testing::Test {
   mutable Stream stream_{{.threads = 1}};
   load::Base base_ = load::read_base_config(kModel);
   lora::AdapterVersion adapter_;
+  std::optional<ServerCheck> check_;  // before the fleet, whose threads use it
   std::optional<rollout::Fleet> fleet_;
-  std::optional<ServerCheck> check_;
   std::optional<AdapterSink> sink_;
   std::optional<Store> store_;
 };

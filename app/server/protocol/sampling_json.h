@@ -24,8 +24,9 @@ struct SamplingRules {
 struct SamplingFields {
   rollout::SamplingParams params;  // max_tokens is the caller's; stop_token_ids holds the end tokens unless ignored
   int64_t n = 1;
-  bool seeded = false;                     // params.seed was given
-  std::optional<int64_t> prompt_logprobs;  // top log-probs of the prompt's tokens
+  bool seeded = false;                          // params.seed was given
+  std::optional<int64_t> prompt_logprobs;       // top log-probs of the prompt's tokens
+  std::vector<int32_t> prompt_candidates = {};  // SGLang's: whose log-probs are wanted beside those
   // Lockstep's: with the seed they say what is drawn (rollout/request.h), so that a server's samples are an engine's.
   uint32_t rollout = 0, row = 0;
   int64_t first_sample = 0;

@@ -56,6 +56,29 @@ void read_prompts(const Fields& fields, SglangRequest& request) {
   request.prompts = std::move(prompts);
 }
 
+// One list for all prompts of a batch, or the same list for each.
+std::vector<int32_t> read_candidates(const Fields& fields, size_t count, const SamplingRules& rules) {
+  constexpr const char* kName = "token_ids_logprob";
+  const OrderedJson* list = fields.find(kName);
+  if (list == nullptr || (list->is_array() && list->empty())) return {};
+  const bool nested = list->is_array() && list->front().is_array();
+  const OrderedJson common = nested ? common_values(fields, {kName}, count) : OrderedJson::object();
+  std::vector<int32_t> ids = read_ids(nested ? common.at(kName) : *list, kName);
+  check_vocabulary(ids, rules, kName);
+  return ids;
+}
+
+// Log-probs of given tokens are those of places of the prompt.
+void check_candidates(const SglangRequest& request) {
+  if (request.common.sampling.prompt_candidates.empty()) return;
+  const auto refuse = [](const char* wanted) {
+    throw bad_request(fmt::format("`token_ids_logprob` is answered for the prompt alone: {}.", wanted),
+                      "token_ids_logprob");
+  };
+  if (request.logprob_start < 0) refuse("ask for `return_logprob` and a `logprob_start_len` of 0 or more");
+  if (request.max_tokens != 0) refuse("`sampling_params.max_new_tokens` must be 0");
+}
+
 // SGLang's names and defaults onto vLLM's fields, whose ranges are the same or wider.
 SamplingFields read_parameters(const Fields& given, const SamplingRules& rules) {
   for (const char* name : {"stop_regex", "json_schema", "regex", "ebnf", "structural_tag"})
@@ -102,7 +125,7 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
     if (ids->is_array() && request.ids.size() != count)
       throw bad_request(fmt::format("`rid` holds {} values for {} prompts.", request.ids.size(), count), "rid");
   }
-  for (const char* name : {"input_embeds", "image_data", "video_data", "audio_data", "token_ids_logprob"})
+  for (const char* name : {"input_embeds", "image_data", "video_data", "audio_data"})
     if (fields.has(name)) throw bad_request(fmt::format("`{}` is not supported by this server.", name), name);
   if (fields.flag("return_hidden_states"))
     throw bad_request("`return_hidden_states` is not supported by this server.", "return_hidden_states");
@@ -112,7 +135,7 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
   const OrderedJson no_parameters = OrderedJson::object();
   const OrderedJson* parameters = each.find("sampling_params");
   const Fields sampling(parameters == nullptr ? no_parameters : *parameters, "sampling_params.");
-  request.max_tokens = sampling.integer("max_new_tokens", 1, kMaxTokens);
+  request.max_tokens = sampling.integer("max_new_tokens", 0, kMaxTokens);
   CommonFields& common = request.common;
   common.sampling = read_parameters(sampling, rules);
   common.options.stream = fields.flag("stream");
@@ -129,6 +152,8 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
     request.logprob_start = each.integer("logprob_start_len", -1, kMaxTokens).value_or(-1);
     if (request.logprob_start >= 0) common.sampling.prompt_logprobs = common.options.logprobs;
   }
+  common.sampling.prompt_candidates = read_candidates(fields, count, rules);
+  check_candidates(request);
   return request;
 }
 

@@ -16,7 +16,7 @@ struct SglangRequest {
   bool batch = false;                                // prompts came as a list: the answer is one too
   std::vector<std::optional<std::string>> adapters;  // of each prompt
   std::vector<std::string> ids;                      // of each prompt; empty: random
-  std::optional<int64_t> max_tokens;
+  std::optional<int64_t> max_tokens;                 // 0: the prompt is computed, and nothing more
   bool text_in_logprobs = false;
   int64_t logprob_start = -1;  // first token of the prompt whose log-prob is returned; -1: none
   CommonFields common;

@@ -28,7 +28,9 @@ int64_t num_tokens(const std::vector<PromptInput>& prompts) {
 // Log-probs that the choices of all prompts repeat.
 double repeated_entries(const std::vector<PromptInput>& prompts, const CommonFields& common) {
   if (!common.sampling.prompt_logprobs) return 0;
-  return number(num_tokens(prompts)) * number(*common.sampling.prompt_logprobs + 1) * number(common.sampling.n);
+  const auto candidates = static_cast<int64_t>(common.sampling.prompt_candidates.size());
+  return number(num_tokens(prompts)) * number(*common.sampling.prompt_logprobs + 1 + candidates) *
+         number(common.sampling.n);
 }
 
 // Bytes of prompts that the choices repeat.

@@ -65,6 +65,7 @@ PreparedRequest prepare_request(Service& service, const CommonFields& common, st
   prepared.request = {.n = common.sampling.n,
                       .sampling = common.sampling.params,
                       .prompt_logprobs = common.sampling.prompt_logprobs,
+                      .prompt_candidates = common.sampling.prompt_candidates,
                       .rollout = common.sampling.rollout,
                       .row = common.sampling.row,
                       .first_sample = common.sampling.first_sample,

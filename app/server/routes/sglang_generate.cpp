@@ -78,21 +78,35 @@ class SglangAnswer : public Answer {
     }
   }
 
+  void append_candidates(std::string& out, std::span<const float> logprobs) const {
+    const std::vector<int32_t>& tokens = prepared_.request.prompt_candidates;
+    out += '[';
+    for (size_t i = 0; i < logprobs.size(); ++i) {
+      if (i > 0) out += ',';
+      append_triple(out, logprobs[i], tokens[i]);
+    }
+    out += ']';
+  }
+
   // Every event of every choice repeats it.
   std::string input_logprobs(size_t prompt) const {
     const auto& all = prompt_logprobs_[prompt];
-    std::string tops, out = R"(,"input_token_logprobs":[)";
+    std::string tops, candidates, out = R"(,"input_token_logprobs":[)";
     const size_t start = request_.logprob_start < 0 ? all.size() : static_cast<size_t>(request_.logprob_start);
     for (size_t i = start; i < all.size(); ++i) {
-      if (i > start) out += ',', tops += ',';
+      if (i > start) out += ',', tops += ',', candidates += ',';
       append_triple(out, i == start ? std::nullopt : std::optional(all[i].logprob), all[i].token);
-      if (i == start)
-        tops += "null";
-      else
-        append_top(tops, all[i].top);
+      if (i == start) {
+        tops += "null", candidates += "null";
+        continue;
+      }
+      append_top(tops, all[i].top);
+      append_candidates(candidates, all[i].candidates);
     }
     out += ']';
     if (*options().logprobs > 0) out += R"(,"input_top_logprobs":[)" + tops + "]";
+    if (!prepared_.request.prompt_candidates.empty())
+      out += R"(,"input_token_ids_logprobs":[)" + candidates + R"(],"output_token_ids_logprobs":[])";
     return out;
   }
 
@@ -100,6 +114,8 @@ class SglangAnswer : public Answer {
     out += R"(,"finish_reason":)";
     if (!choice.finished)
       out += "null";
+    else if (prepared_.discard)
+      out += R"({"type":"length","length":0})";
     else if (choice.finish_reason == std::string_view("stop"))
       out += R"({"type":"stop","matched":)" + choice.matched + "}";
     else if (choice.finish_reason == std::string_view("length"))
@@ -122,8 +138,8 @@ class SglangAnswer : public Answer {
     fmt::format_to(std::back_inserter(out),
                    R"(,"prompt_tokens":{},"weight_version":{},"reasoning_tokens":0,"completion_tokens":{},)"
                    R"("cached_tokens":{},"dp_rank":null)",
-                   prepared_.prompts[prompt].tokens.size(), json_string(version), choice.num_tokens,
-                   cached_tokens_[prompt]);
+                   prepared_.prompts[prompt].tokens.size(), json_string(version),
+                   prepared_.discard ? 0 : choice.num_tokens, cached_tokens_[prompt]);
     if (choice.finished)
       fmt::format_to(std::back_inserter(out), R"(,"e2e_latency":{:.6f})",
                      std::chrono::duration<double>(Clock::now() - begun_at_).count());
@@ -198,8 +214,10 @@ Reading handle_sglang_generate(Service& service, const HttpRequest& request) {
   if (asked.ids.size() == 1) common.request_id = asked.ids[0];
   constexpr int64_t kUsualTokens = 128;
   asked.prompts = {};  // tokens by now
-  PreparedRequest prepared = prepare_request(service, common, std::move(prompts),
-                                             {.asked = asked.max_tokens, .usual = kUsualTokens}, given_id(request), "");
+  const bool discard = asked.max_tokens == 0;
+  const TokenLimit limit{.asked = discard ? 1 : asked.max_tokens, .usual = kUsualTokens};
+  PreparedRequest prepared = prepare_request(service, common, std::move(prompts), limit, given_id(request), "");
+  prepared.discard = discard;
   return [&service, prepared = std::move(prepared), asked = std::move(asked)](Reply reply) mutable {
     service.answers.start(
         std::make_shared<SglangAnswer>(service, std::move(reply), std::move(prepared), std::move(asked)));

@@ -77,7 +77,10 @@ Control::Control(std::vector<Socket> links, Options options)
       failed_event_(new_event()),
       calls_(static_cast<size_t>(options_.size)),
       next_beat_(Clock::now() + options_.timeouts.beat) {
-  for (Socket& socket : links) links_.push_back({.socket = std::move(socket), .out = {}});
+  for (Socket& socket : links) {
+    if (socket.open()) require_receipts(socket, options_.timeouts.receipt);
+    links_.push_back({.socket = std::move(socket), .out = {}});
+  }
   thread_ = std::thread([this] { serve(); });
 }
 

@@ -2,15 +2,21 @@
 
 #include <poll.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace lockstep::parallel::tcp {
 
 void Doorkeeper::admit() {
   while (std::optional<Socket> socket = accept_from(listener_)) {
-    if (strangers_.size() == kMaxStrangers) {
-      strangers_.pop_front();
-      ++refused_;
+    if (std::ranges::count(strangers_, false, &Stranger::proved) >= static_cast<ptrdiff_t>(kMaxStrangers)) {
+      const auto oldest = std::ranges::find_if(strangers_, [](Stranger& one) {
+        // Its proof may have come since it was looked at.
+        if (!one.proved) one.proved = one.challenge.advance(one.socket) == Challenge::State::proved;
+        return !one.proved;
+      });
+      if (oldest != strangers_.end()) strangers_.erase(oldest), ++refused_;
     }
     strangers_.push_back(
         {.socket = std::move(*socket), .until = Clock::now() + patience_, .challenge = Challenge(secret_)});

@@ -1,5 +1,6 @@
 // Accepts connections of those who prove that they know the job's secret. Others cost little: at most kMaxStrangers of
 // them are kept at a time (one more closes the oldest), each for a limited time, and a few bytes of each are read.
+// Those who have proved it are no strangers any more: they stay until they have said who they are.
 #pragma once
 
 #include <functional>

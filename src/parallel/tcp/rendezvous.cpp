@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "core/json.h"
@@ -24,6 +25,7 @@ struct Hello {
   uint16_t data_port = 0;  // where it listens for the ranks above it
   int protocol = kProtocol, size = 1;
   std::string job;
+  std::string process;  // the same in each of a process's calls, and in no other's
   Identity identity;
 };
 
@@ -36,6 +38,7 @@ std::string hello_text(const Hello& hello) {
                                {"data_port", hello.data_port},
                                {"size", hello.size},
                                {"job", hello.job},
+                               {"process", hello.process},
                                {"identity", identity}});
 }
 
@@ -49,6 +52,7 @@ Hello read_hello(const Frame& frame) {
               .protocol = static_cast<int>(object.integer("protocol")),
               .size = static_cast<int>(object.integer("size")),
               .job = object.string("job"),
+              .process = object.string("process"),
               .identity = {}};
   const auto& identity = object.value("identity");
   if (!identity.is_array()) throw FormatError({.what = "no list of fields", .where = where});
@@ -62,7 +66,13 @@ Hello read_hello(const Frame& frame) {
 
 Hello hello_of(const Connection& connection) {
   const Launch& launch = connection.launch;
-  return {.rank = launch.rank, .size = launch.size, .job = launch.job, .identity = connection.identity};
+  return {.rank = launch.rank, .size = launch.size, .job = launch.job, .process = {}, .identity = connection.identity};
+}
+
+std::string new_process_name() {
+  uint64_t number[2];
+  fill_random(std::as_writable_bytes(std::span(number)));
+  return std::to_string(number[0]) + std::to_string(number[1]);
 }
 
 [[noreturn]] void throw_different(int rank, const std::string& field, const std::string& theirs,
@@ -148,34 +158,37 @@ class Rendezvous {
   void gather() {
     connections_.control.resize(size());
     addresses_.resize(size());
-    for (size_t come = 1; come < size();) {
+    processes_.resize(size());
+    const auto has_come = [](const Socket& member) { return member.open(); };
+    while (static_cast<size_t>(std::ranges::count_if(connections_.control, has_come)) + 1 < size()) {
       std::optional<Newcomer> newcomer = doorkeeper_.next(deadline_, [&] { require_members(); });
       if (!newcomer) throw_missing();
-      come += take_member(*newcomer) ? 1 : 0;
+      take_member(*newcomer);
     }
   }
 
-  bool take_member(Newcomer& newcomer) {
+  // A process that calls again is not another one: its earlier connection is of no use any more.
+  void take_member(Newcomer& newcomer) {
     const std::string from = peer_address(newcomer.socket);
     try {
       const Hello hello = read_hello(newcomer.hello);
       require_alike(hello, hello_of(connection_));
       if (hello.data) throw ConfigError({.what = "a data connection comes before the group has met"});
       Socket& place = connections_.control[static_cast<size_t>(hello.rank)];
-      if (hello.rank == 0 || place.open())
+      std::string& process = processes_[static_cast<size_t>(hello.rank)];
+      if (hello.rank == 0 || (place.open() && process != hello.process))
         throw ConfigError({.what = "two processes are the same rank of a job",
                            .where = "rank " + std::to_string(hello.rank),
                            .attempt = "another secret file or port for each of two jobs"});
       place = std::move(newcomer.socket);
+      process = hello.process;
       addresses_[static_cast<size_t>(hello.rank)] = {is_loopback(from) ? "" : from, hello.data_port};
-      return true;
     } catch (const Error& error) {
       last_refused_ = error.what();
       say("refused a process at " + from + ": " + error.what());
       const Report report{.kind = error.kind(), .fault = error.fault(), .exit_code = error.exit_code()};
       const std::vector<std::byte> frame = encode(FrameType::refused, pack_report(report));
       (void)send_some(newcomer.socket, frame);
-      return false;
     }
   }
 
@@ -230,17 +243,27 @@ class Rendezvous {
 
   // --- the others ---
 
-  // A listener that is besieged by strangers may have to let go of this caller before it has proved who it is.
-  Socket call(const std::string& host, uint16_t port) const {
+  // Connects to another rank and says hello. A listener that is besieged by strangers may have to let go of this caller
+  // before it has proved who it is. `reached`: it has listened there; where nobody does any more, for kGone, it has
+  // ended.
+  Socket call(int rank, const std::string& host, uint16_t port, const Hello& hello, bool& reached) const {
+    constexpr std::chrono::seconds kGone{5};
+    std::optional<Deadline> gone;
     for (;;) {
       hear_rank_0();
-      const Deadline turn = std::min(deadline_, Clock::now() + std::chrono::seconds(1));
       try {
-        Socket socket = dial(host, port, turn);
+        Socket socket = dial(host, port, std::min(deadline_, Clock::now() + std::chrono::seconds(1)));
+        reached = true;
+        gone.reset();
         prove_as_caller(socket, connection_.secret, deadline_, [&] { hear_rank_0(); });
+        send_all(socket, encode(FrameType::hello, hello_text(hello)), deadline_);
         return socket;
-      } catch (const Cancelled&) {
+      } catch (const Cancelled& error) {
         if (Clock::now() >= deadline_) throw;
+        const bool nobody = reached && error.fault().got == std::strerror(ECONNREFUSED);
+        if (nobody && !gone) gone = Clock::now() + kGone;
+        if (!nobody) gone.reset();
+        if (gone && Clock::now() >= *gone) throw PeerFailed(rank, kEnded, 1);
       } catch (const ResourceError&) {
         if (Clock::now() >= deadline_) throw;
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -255,12 +278,10 @@ class Rendezvous {
   }
 
   void call_rank_0() {
-    Socket socket = call(launch_.master, launch_.port);
     Hello hello = hello_of(connection_);
+    hello.process = new_process_name();
     hello.data_port = data_port_;
-    send_all(socket, encode(FrameType::hello, hello_text(hello)), deadline_);
-    connections_.control.push_back(std::move(socket));
-    const Frame frame = expect(FrameType::welcome);
+    const Frame frame = welcomed(hello);
     const Json places = Json::parse(frame.text(), nullptr, false);
     if (!places.is_array() || places.size() != size())
       throw FormatError({.what = "rank 0 does not say where the ranks are"});
@@ -269,8 +290,24 @@ class Rendezvous {
     addresses_[0] = {"", launch_.port};
   }
 
-  Frame expect(FrameType type) const {
-    Frame frame = receive_from_rank_0();
+  // Rank 0 may have let go of this caller before it has read the hello; it is called again then.
+  Frame welcomed(const Hello& hello) {
+    for (bool reached = false;;) {
+      Socket socket = call(0, launch_.master, launch_.port, hello, reached);
+      Frame frame;
+      try {
+        frame = receive_frame(socket, kMemberBytes, deadline_);
+      } catch (const ResourceError&) {
+        continue;
+      }
+      connections_.control.push_back(std::move(socket));
+      return expected(FrameType::welcome, std::move(frame));
+    }
+  }
+
+  Frame expect(FrameType type) const { return expected(type, receive_from_rank_0()); }
+
+  Frame expected(FrameType type, Frame frame) const {
     if (frame.type == type) return frame;
     if (frame.type == FrameType::refused) {
       const Report report = unpack_report(frame.bytes);
@@ -292,11 +329,11 @@ class Rendezvous {
   void dial_lower() {
     for (int rank = 0; rank < launch_.rank; ++rank) {
       const Address& address = addresses_[static_cast<size_t>(rank)];
-      Socket socket = call(address.host.empty() ? launch_.master : address.host, address.port);
       Hello hello = hello_of(connection_);
       hello.data = true;
-      send_all(socket, encode(FrameType::hello, hello_text(hello)), deadline_);
-      connections_.mesh[static_cast<size_t>(rank)] = std::move(socket);
+      bool reached = true;  // it has said where it listens
+      connections_.mesh[static_cast<size_t>(rank)] =
+          call(rank, address.host.empty() ? launch_.master : address.host, address.port, hello, reached);
     }
   }
 
@@ -336,6 +373,7 @@ class Rendezvous {
   uint16_t data_port_ = 0;
   Doorkeeper doorkeeper_;
   std::vector<Address> addresses_;
+  std::vector<std::string> processes_;  // of the members, by rank
   Connections connections_;
   std::string last_refused_;
 };

@@ -44,6 +44,16 @@ void without_delay(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+// Where nobody listens at a port of this host that the system may also give to callers, a call can get the very port
+// that it calls, and is answered by itself.
+bool leads_to_itself(const Socket& socket) {
+  sockaddr_storage here{}, there{};
+  socklen_t size = sizeof(here), their_size = sizeof(there);
+  return ::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&here), &size) == 0 &&
+         ::getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&there), &their_size) == 0 && size == their_size &&
+         std::memcmp(&here, &there, size) == 0;
+}
+
 void wait_for(const Socket& socket, short events, Deadline deadline) {
   pollfd entry{.fd = socket.fd(), .events = events, .revents = 0};
   const int ready = ::poll(&entry, 1, milliseconds_until(deadline));
@@ -60,14 +70,15 @@ int try_dial(const addrinfo& address, Deadline deadline, Socket& socket) {
   socket = Socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.open()) return errno;
   without_delay(socket.fd());
-  if (::connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  const int connected = ::connect(socket.fd(), address.ai_addr, address.ai_addrlen);
+  if (connected == 0) return leads_to_itself(socket) ? ECONNREFUSED : 0;
   if (errno != EINPROGRESS) return errno;
   pollfd entry{.fd = socket.fd(), .events = POLLOUT, .revents = 0};
   if (::poll(&entry, 1, milliseconds_until(deadline, std::chrono::seconds(5))) <= 0) return ETIMEDOUT;
   int error = 0;
   socklen_t size = sizeof(error);
   ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-  return error;
+  return error == 0 && leads_to_itself(socket) ? ECONNREFUSED : error;
 }
 
 }  // namespace
@@ -129,6 +140,11 @@ std::optional<Socket> accept_from(const Socket& listener) {
   if (!socket.open()) return std::nullopt;
   without_delay(socket.fd());
   return socket;
+}
+
+void require_receipts(const Socket& socket, std::chrono::milliseconds within) {
+  const auto most = static_cast<unsigned>(within.count());
+  ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &most, sizeof(most));
 }
 
 std::string peer_address(const Socket& socket) {

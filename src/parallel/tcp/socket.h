@@ -39,6 +39,8 @@ Socket listen_on(const std::string& host, uint16_t port);
 uint16_t port_of(const Socket& listener);
 // The next connection, with no delay of small packets; nothing: none waits.
 std::optional<Socket> accept_from(const Socket& listener);
+// From now on the connection ends when the other host has not acknowledged bytes for so long.
+void require_receipts(const Socket& socket, std::chrono::milliseconds within);
 // The other end's address as digits; empty if it has gone.
 std::string peer_address(const Socket& socket);
 // 127.0.0.0/8, ::1, or a name of these.

@@ -195,8 +195,11 @@ void Engine::Impl::score_prompts(std::span<const ScheduledRows> parts, const Hid
       if (count > 0)
         request.base->sampler.score(
             {hidden.values.rows(first_scored, last_scored), hidden.adapters.part(first_scored, last_scored)},
-            request.tokens.subspan(static_cast<size_t>(begin_position) + 1, static_cast<size_t>(count)), *top,
-            request.request.sampling.logprob_temperature, arena, scores);
+            request.tokens.subspan(static_cast<size_t>(begin_position) + 1, static_cast<size_t>(count)),
+            {.top = *top,
+             .candidates = request.request.prompt_candidates,
+             .temperature = request.request.sampling.logprob_temperature},
+            arena, scores);
     }
     if (planned.draws)
       events.push_back(

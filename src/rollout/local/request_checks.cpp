@@ -35,6 +35,11 @@ void check_sampling(const SampleRequest& request, int64_t vocab, bool has_tokeni
   for (const auto& [token, bias] : request.sampling.logit_bias) check_token(token, "logit_bias");
   if (request.sampling.min_tokens > 0)
     for (const int32_t token : request.sampling.stop_token_ids) check_token(token, "stop_token_ids");
+  for (const int32_t token : request.prompt_candidates) check_token(token, "prompt_candidates");
+  if (!request.prompt_candidates.empty() && !request.prompt_logprobs)
+    throw ConfigError({.what = "log-probs of tokens are given at the prompt's places, which were not asked for",
+                       .where = "prompt_candidates",
+                       .wanted = "prompt_logprobs with them"});
   if (request.prompt_logprobs &&
       (*request.prompt_logprobs < 0 || *request.prompt_logprobs > SamplingParams::kMaxTopLogprobs))
     throw ConfigError({.what = "impossible number of most likely tokens",

@@ -6,6 +6,7 @@
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
 #include "kernels/logprob.h"
+#include "kernels/token_logprobs.h"
 #include "kernels/top_logprobs.h"
 
 namespace lockstep::rollout {
@@ -122,8 +123,26 @@ void TokenSampler::report(std::span<const Draw> draws, int64_t begin, ConstTenso
   }
 }
 
-void TokenSampler::score(const HiddenRows& hidden, std::span<const int32_t> targets, int64_t top, float temperature,
-                         Arena& arena, std::vector<PromptLogprob>& scores) {
+// Of each row, candidate by candidate.
+std::vector<float> TokenSampler::candidate_logprobs(ConstTensor logits, ConstTensor lse, const Scoring& asked,
+                                                    Arena& arena) {
+  const int64_t rows = logits[0], each = static_cast<int64_t>(asked.candidates.size());
+  std::vector<float> logprobs(static_cast<size_t>(rows * each));
+  if (each == 0) return logprobs;
+  std::vector<int32_t> tokens;
+  for (int64_t row = 0; row < rows; ++row)
+    tokens.insert(tokens.end(), asked.candidates.begin(), asked.candidates.end());
+  const Tensor out = arena.alloc({rows, each});
+  kernels::token_logprobs_forward(out, logits, lse, upload(std::span<const int32_t>(tokens), arena, stream_),
+                                  1.0f / asked.temperature, stream_);
+  download(logprobs.data(), out.data, logprobs.size() * sizeof(float), stream_);
+  return logprobs;
+}
+
+void TokenSampler::score(const HiddenRows& hidden, std::span<const int32_t> targets, const Scoring& asked, Arena& arena,
+                         std::vector<PromptLogprob>& scores) {
+  const int64_t top = asked.top;
+  const float temperature = asked.temperature;
   const int64_t vocab = model_.config().vocab_size, most = std::max<int64_t>(1, model_.logits_rows());
   const int64_t kept = std::clamp<int64_t>(top, 1, vocab);  // the rank comes with the list
   const auto total = static_cast<int64_t>(targets.size());
@@ -148,11 +167,14 @@ void TokenSampler::score(const HiddenRows& hidden, std::span<const int32_t> targ
     download(ranks_.data(), out.ranks.data(), out.ranks.size_bytes(), stream_);
     download(top_tokens_.data(), out.tokens.data(), out.tokens.size_bytes(), stream_);
     download(top_logprobs_.data(), out.logprobs.data, out.tokens.size() * sizeof(float), stream_);
+    const std::vector<float> others = candidate_logprobs(logits, lse, asked, arena);
     for (int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<size_t>(i);
       scores.push_back({.token = wanted[at], .logprob = logprobs_[at], .rank = ranks_[at]});
       scores.back().top = top_of_row(top_tokens_.data() + i * kept, top_logprobs_.data() + i * kept,
                                      std::min(top, kept), wanted[at], logprobs_[at]);
+      const auto row = std::span(others).subspan(at * asked.candidates.size(), asked.candidates.size());
+      scores.back().candidates.assign(row.begin(), row.end());
     }
   }
 }

@@ -40,11 +40,18 @@ class TokenSampler {
   // One result per draw, valid until the next call. Draws of one row are best side by side: its logits are made once.
   std::span<const Drawn> draw(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena);
 
-  // Appends the log-prob and rank of targets[i] after row i of `hidden`, with the `top` most likely tokens.
-  void score(const HiddenRows& hidden, std::span<const int32_t> targets, int64_t top, float temperature, Arena& arena,
+  // What is asked of each row: its `top` most likely tokens, and the log-probs of `candidates`.
+  struct Scoring {
+    int64_t top = 0;
+    std::span<const int32_t> candidates = {};
+    float temperature = 1;
+  };
+  // Appends the log-prob and rank of targets[i] after row i of `hidden`, and what is asked beside them.
+  void score(const HiddenRows& hidden, std::span<const int32_t> targets, const Scoring& asked, Arena& arena,
              std::vector<PromptLogprob>& scores);
 
  private:
+  std::vector<float> candidate_logprobs(ConstTensor logits, ConstTensor lse, const Scoring& asked, Arena& arena);
   Tensor draw_logits(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena);
   Tensor edited(ConstTensor logits, std::span<const Draw> draws, Arena& arena);
   void draw_chunk(std::span<const Draw> draws, const HiddenRows& hidden, Arena& arena);

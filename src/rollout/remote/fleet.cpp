@@ -14,9 +14,13 @@ namespace lockstep::rollout {
 namespace {
 
 constexpr int kUnauthorized = 401, kForbidden = 403, kMaxForgotten = 3;
-constexpr milliseconds kPatience = std::chrono::seconds(20);  // of what needs no work of a server
-constexpr milliseconds kPoll(20);
 constexpr const char* kBeingStopped = "the run is being stopped";
+
+struct SetWhile {
+  explicit SetWhile(bool& what) : flag(what) { flag = true; }
+  ~SetWhile() { flag = false; }
+  bool& flag;
+};
 
 }  // namespace
 
@@ -46,7 +50,13 @@ net::HttpAnswer Fleet::ask(size_t server, net::HttpRequest request, milliseconds
   return answer;
 }
 
-// `patient`: whether somebody may interrupt it.
+// Why the helper of this thread is to end; empty: it is to go on, or this is no helper's thread.
+std::string Fleet::given_up(size_t index) const {
+  if (!turns_.is_helping()) return "";
+  return ending_ ? kBeingStopped : servers_[index].helper->given_up;
+}
+
+// `patient`: whether a run that is being stopped ends it.
 net::HttpAnswer Fleet::wait_for(size_t index, net::HttpRequest request, bool patient) {
   const auto promise = std::make_shared<std::promise<net::HttpClient::Outcome>>();
   std::future<net::HttpClient::Outcome> answer = promise->get_future();
@@ -55,11 +65,14 @@ net::HttpAnswer Fleet::wait_for(size_t index, net::HttpRequest request, bool pat
     promise->set_value(std::move(outcome));
   });
   try {
-    while (answer.wait_for(patient ? kPoll : milliseconds(1000)) != std::future_status::ready) {
-      if (!patient) continue;
-      options_.between();
-      if (stopping())
-        throw net::Unreachable({.what = "a server is not waited for", .where = address.text(), .got = kBeingStopped});
+    for (bool ready = false; !ready;) {
+      turns_.pause([&] { ready = answer.wait_for(kPoll) == std::future_status::ready; });
+      if (ready) break;
+      std::string why = given_up(index);
+      if (patient && stopping()) why = kBeingStopped;
+      if (!why.empty())
+        throw net::Unreachable({.what = "a server is not waited for", .where = address.text(), .got = why});
+      if (patient && !turns_.is_helping()) options_.between();
     }
   } catch (...) {
     client_.cancel(id);
@@ -100,109 +113,13 @@ size_t Fleet::num_up() const {
   return static_cast<size_t>(std::ranges::count_if(servers_, &Server::up));
 }
 
-void Fleet::connect() {
-  const auto until = Clock::now() + options_.start_timeout;
-  std::string told;
-  for (size_t i = 0; i < servers_.size(); ++i)
-    while (!servers_[i].up && !try_arrive(i)) {
-      const std::string& error = servers_[i].last_error;
-      if (error != told) {
-        told = error;
-        options_.on_note(fmt::format("server {} is waited for: {}", servers_[i].address.text(), told));
-      }
-      if (Clock::now() > until)
-        throw ResourceError({.what = "a server does not answer",
-                             .where = servers_[i].address.text(),
-                             .got = error,
-                             .attempt = "start it, and give its address"});
-      options_.between();
-      std::this_thread::sleep_until(std::min(servers_[i].next_look, Clock::now() + milliseconds(200)));
-    }
+void Fleet::begin_request(const lora::PolicyId& policy) {
+  ++std::ranges::find(held_, policy, &HeldAdapter::policy)->requests;
 }
 
-// As try_arrive, for a server that was away.
-bool Fleet::try_return(size_t index) {
-  try {
-    return try_arrive(index);
-  } catch (const Cancelled&) {
-    throw;
-  } catch (const Error& error) {
-    if (num_up() == 0) throw;
-    Server& server = servers_[index];
-    // Told once, not at every look.
-    if (std::exchange(server.last_error, error.what()) != error.what())
-      options_.on_note(fmt::format("server {} is back, but gets no prompts: {}", server.address.text(), error.what()));
-    server.next_look = Clock::now() + options_.retry_interval;
-    return false;
-  }
-}
-
-// Asks a server that is away whether it is healthy: nothing while it has not answered, then what is wrong or nothing.
-std::optional<std::string> Fleet::health(size_t index) {
-  Server& server = servers_[index];
-  if (!server.look) {
-    server.look = std::make_shared<Look>();
-    net::HttpRequest request{.path = "/health", .timeout = kPatience};
-    authorize(request);
-    client_.send(server.address, std::move(request), [look = server.look](net::HttpClient::Outcome outcome) {
-      try {
-        if (const auto* error = std::get_if<std::exception_ptr>(&outcome)) std::rethrow_exception(*error);
-        const net::HttpAnswer& answer = std::get<net::HttpAnswer>(outcome);
-        if (!answer.ok()) look->error = fmt::format("status {}", answer.status);
-      } catch (const Error& error) {
-        look->error = error.fault().got;
-      }
-      look->done = true;
-    });
-  }
-  if (!server.look->done) return std::nullopt;
-  return std::exchange(server.look, nullptr)->error;
-}
-
-// Whether it is up now. What is wrong with a server that answers is thrown.
-bool Fleet::try_arrive(size_t index) {
-  Server& server = servers_[index];
-  const std::optional<std::string> wrong = health(index);
-  server.next_look = Clock::now() + (wrong ? options_.retry_interval : kPoll);
-  if (!wrong) return false;
-  if (!wrong->empty()) {
-    server.last_error = *wrong;
-    return false;
-  }
-  try {
-    arrive(index);
-    return true;
-  } catch (const net::Unreachable& error) {
-    server.last_error = error.fault().got;
-    server.next_look = Clock::now() + options_.retry_interval;
-    return false;
-  }
-}
-
-void Fleet::arrive(size_t index) {
-  Server& server = servers_[index];
-  server.facts = read_facts(index);
-  check_model(index);
-  if (server.paused) go_on(index);
-  const auto has = [&](const std::string& name) { return std::ranges::count(server.facts.adapters, name) > 0; };
-  const std::set<std::string> told = std::exchange(server.loaded, {});
-  for (const HeldAdapter& adapter : held_) {
-    // Which weights it has, no list says.
-    if (!adapter.name.empty() && has(adapter.name)) {
-      server.loaded.insert(adapter.name);
-    } else {
-      server.checked = false;
-      load_at(index, adapter);
-    }
-  }
-  // What was dropped while it was away.
-  for (const std::string& name : told)
-    if (!server.loaded.contains(name) && has(name)) unload_at(index, name);
-  if (!server.checked) on_arrival_(index);
-  server.checked = true;
-  server.up = true;
-  server.samples = 0;
-  all_away_since_ = Clock::time_point::max();
+void Fleet::end_request(const lora::PolicyId& policy) {
+  const auto found = std::ranges::find(held_, policy, &HeldAdapter::policy);
+  if (found != held_.end()) --found->requests;
 }
 
 const HeldAdapter* Fleet::find(const lora::PolicyId& policy) const {
@@ -210,7 +127,13 @@ const HeldAdapter* Fleet::find(const lora::PolicyId& policy) const {
   return found == held_.end() ? nullptr : &*found;
 }
 
+bool Fleet::holds(const lora::PolicyId& policy) {
+  const Turns::Turn turn(turns_);
+  return find(policy) != nullptr;
+}
+
 RemoteAnswer Fleet::generate(size_t index, const SampleRequest& request, const std::string& adapter) {
+  const Turns::Turn turn(turns_);
   const net::HttpAnswer answer =
       ask(index, dialect_->generate(request, adapter, servers_[index].facts), options_.control_timeout);
   if (answer.status >= 500)
@@ -225,6 +148,7 @@ RemoteAnswer Fleet::generate(size_t index, const SampleRequest& request, const s
 }
 
 void Fleet::lost(size_t index, const std::string& why) {
+  const Turns::Turn turn(turns_);
   Server& server = servers_[index];
   if (!server.up || why == kBeingStopped) return;  // that one may still be told to unload
   server.up = false;
@@ -239,6 +163,7 @@ void Fleet::lost(size_t index, const std::string& why) {
 }
 
 void Fleet::lost_unchecked(size_t index, const std::string& why) {
+  const Turns::Turn turn(turns_);
   servers_[index].checked = false;
   lost(index, why);
 }
@@ -253,33 +178,89 @@ void Fleet::forgot(size_t index, const std::string& adapter) {
   lost(index, "it has forgotten its adapters");
 }
 
-void Fleet::look() {
-  if (num_up() == 0) options_.between();  // whoever started a server may know that it has ended
+// --- One thread for each server ---
+
+void Fleet::begin(size_t index, bool arrives, std::function<void()> job) {
+  const auto helper = std::make_shared<Helper>();
+  helper->arrives = arrives;
+  servers_[index].helper = helper;
+  helper->thread = std::thread([this, &helper = *helper, job = std::move(job)] {
+    turns_.help([&] {
+      try {
+        job();
+      } catch (...) {
+        helper.error = std::current_exception();
+      }
+      helper.done = true;
+    });
+  });
+}
+
+Fleet::~Fleet() {
+  const Turns::Turn turn(turns_);
+  ending_ = true;
   for (size_t i = 0; i < servers_.size(); ++i) {
-    if (servers_[i].up || Clock::now() < servers_[i].next_look) continue;
-    if (try_return(i))
-      options_.on_note(fmt::format("server {} is back, with {} adapters", servers_[i].address.text(), held_.size()));
+    const std::shared_ptr<Helper> helper = servers_[i].helper;
+    if (!helper) continue;
+    while (!helper->done) turns_.pause([] { std::this_thread::sleep_for(kTurn); });
+    helper->thread.join();
+    for (const std::string& name : std::set<std::string>(servers_[i].loaded)) unload_at(i, name);
   }
-  if (num_up() == 0 && Clock::now() - options_.outage_timeout > all_away_since_)
-    throw ResourceError({.what = "no server answers",
-                         .where = servers_.front().address.text(),
-                         .got = servers_.front().last_error,
-                         .wanted = fmt::format("one within {} s", options_.outage_timeout.count() / 1000),
-                         .attempt = "start the servers again and resume the run"});
 }
 
-Fleet::Clock::time_point Fleet::next_look() const {
-  Clock::time_point next = Clock::time_point::max();
-  for (const Server& server : servers_)
-    if (!server.up) next = std::min(next, server.next_look);
-  return next;
+void Fleet::at_each(const std::function<void(size_t)>& job, bool and_checks) {
+  const Turns::Turn turn(turns_);
+  while (at_each_) turns_.pause([] { std::this_thread::sleep_for(kTurn); });
+  const SetWhile under_way(at_each_);
+  std::vector<size_t> asked;
+  for (size_t i = 0; i < servers_.size(); ++i)
+    if (servers_[i].up) asked.push_back(i);
+  const auto is_lost = [&](size_t i, const std::string& why) { and_checks ? lost_unchecked(i, why) : lost(i, why); };
+  if (asked.size() == 1) try {
+      return job(asked.front());
+    } catch (const net::Unreachable& error) {
+      return is_lost(asked.front(), error.fault().got);
+    }
+  std::exception_ptr failure;
+  try {
+    for (const size_t i : asked) begin(i, false, [&job, i] { job(i); });
+    await_all(asked);
+  } catch (...) {  // nobody waits for servers any more, but these use what is the caller's
+    failure = std::current_exception();
+    std::erase_if(asked, [&](size_t i) { return !servers_[i].helper; });  // no thread could be made for it
+    for (const size_t i : asked) servers_[i].helper->given_up = kBeingStopped;
+    while (!std::ranges::all_of(asked, [&](size_t i) { return servers_[i].helper->done; }))
+      turns_.pause([] { std::this_thread::sleep_for(kTurn); });
+  }
+  for (const size_t i : asked) {
+    const std::shared_ptr<Helper> helper = std::exchange(servers_[i].helper, nullptr);
+    helper->thread.join();
+    try {
+      if (helper->error) std::rethrow_exception(helper->error);
+    } catch (const net::Unreachable& error) {
+      is_lost(i, error.fault().got);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
-void Fleet::wait_for_one() {
-  if (all_away_since_ == Clock::time_point::max()) all_away_since_ = Clock::now();
-  while (num_up() == 0 && !stopping()) {
-    look();
-    if (num_up() == 0) std::this_thread::sleep_for(std::min(options_.retry_interval, kPoll));
+void Fleet::await_all(const std::vector<size_t>& asked) {
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point last_done = begin;
+  for (size_t done = 0; done < asked.size();) {
+    turns_.pause([] { std::this_thread::sleep_for(kTurn); });
+    options_.between();
+    const size_t now_done =
+        static_cast<size_t>(std::ranges::count_if(asked, [&](size_t i) { return servers_[i].helper->done; }));
+    if (std::exchange(done, now_done) != now_done) last_done = Clock::now();
+    const auto more = std::max<Clock::duration>(options_.straggler_timeout, last_done - begin);
+    if (done == 0 || Clock::now() < last_done + more) continue;
+    for (const size_t i : asked)
+      if (!servers_[i].helper->done)
+        servers_[i].helper->given_up = fmt::format("the others were done {} s ago",
+                                                   std::chrono::duration_cast<std::chrono::seconds>(more).count());
   }
 }
 

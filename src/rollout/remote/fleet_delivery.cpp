@@ -31,6 +31,7 @@ void Fleet::deliver(size_t index, const HeldAdapter& adapter, net::HttpRequest r
 }
 
 void Fleet::load_at(size_t index, const HeldAdapter& adapter) {
+  const Turns::Turn turn(turns_);
   if (adapter.delivery == Delivery::weight_files) return replace_weights(index, adapter);
   // First: one that does not answer may have loaded it nevertheless.
   std::set<std::string>& loaded = servers_[index].loaded;
@@ -48,6 +49,7 @@ void Fleet::load_at(size_t index, const HeldAdapter& adapter) {
 void Fleet::replace_weights(size_t index, const HeldAdapter& weights) {
   delivers_weights_ = true;
   Server& server = servers_[index];
+  server.weights.reset();
   if (server.samples > 0) {
     server.paused = true;  // first, as for load_at
     deliver(index, weights, dialect_->pause(options_.on_version_change != OnVersionChange::keep));
@@ -62,6 +64,7 @@ void Fleet::replace_weights(size_t index, const HeldAdapter& weights) {
     if (server.paused) go_on(index);  // with what it has
     throw;
   }
+  server.weights = weights.policy;
   if (server.paused) go_on(index);
 }
 
@@ -71,6 +74,7 @@ void Fleet::go_on(size_t index) {
 }
 
 std::map<std::string, std::string> Fleet::checksums(size_t index) {
+  const Turns::Turn turn(turns_);
   std::optional<net::HttpRequest> request = dialect_->checksums();
   if (!request) return {};
   const net::HttpAnswer answer = ask(index, std::move(*request), options_.control_timeout);
@@ -84,6 +88,7 @@ std::map<std::string, std::string> Fleet::checksums(size_t index) {
 }
 
 void Fleet::unload_at(size_t index, const std::string& name) noexcept {
+  const Turns::Turn turn(turns_);
   Server& server = servers_[index];
   server.loaded.erase(name);
   const auto tell = [&](const std::string& why) {
@@ -106,20 +111,18 @@ void Fleet::unload_at(size_t index, const std::string& name) noexcept {
 }
 
 void Fleet::load(const HeldAdapter& adapter) {
+  const Turns::Turn turn(turns_);
   if (stopping()) return hold(adapter);
+  sweep();
   try {
     if (num_up() == 0) wait_for_one();
-    for (size_t i = 0; i < servers_.size(); ++i) {
-      if (!servers_[i].up) continue;
-      try {
-        load_at(i, adapter);
-      } catch (const net::Unreachable& error) {
-        lost(i, error.fault().got);
-      }
-    }
+    loading_ = true;
+    at_each([&](size_t i) { load_at(i, adapter); });
     hold(adapter);
+    loading_ = false;
     if (num_up() == 0) wait_for_one();
   } catch (...) {
+    loading_ = false;
     take_back(adapter);
     throw;
   }
@@ -136,27 +139,43 @@ void Fleet::hold(const HeldAdapter& adapter) {
 
 void Fleet::take_back(const HeldAdapter& adapter) noexcept {
   std::erase_if(held_, [&](const HeldAdapter& one) { return one.policy == adapter.policy; });
-  if (adapter.delivery != Delivery::weight_files) {
-    for (size_t i = 0; i < servers_.size(); ++i)
-      if (servers_[i].up && servers_[i].loaded.contains(adapter.name)) unload_at(i, adapter.name);
-    return;
-  }
+  if (adapter.delivery != Delivery::weight_files) return unload_everywhere(adapter.name);
   if (held_.empty()) held_ = std::move(replaced_);
   // Which of them had taken the new weights, and how far, is not known; one that is looked at again gets those before.
   for (size_t i = 0; i < servers_.size(); ++i) lost(i, "it gets the weights before these again");
 }
 
-void Fleet::unload(const lora::PolicyId& policy) noexcept {
-  const auto found = std::ranges::find(held_, policy, &HeldAdapter::policy);
-  if (found == held_.end()) return;
-  const std::string name = found->name;
-  held_.erase(found);
+void Fleet::unload_everywhere(const std::string& name) noexcept {
   if (name.empty()) return;  // weights stay until others come
-  for (size_t i = 0; i < servers_.size(); ++i)
-    if (servers_[i].up && servers_[i].loaded.contains(name)) unload_at(i, name);
+  try {
+    at_each([&](size_t i) {
+      if (servers_[i].loaded.contains(name)) unload_at(i, name);
+    });
+  } catch (const std::exception& error) {
+    options_.on_note(fmt::format("{} may be left at servers: {}", name, error.what()));
+  }
+}
+
+void Fleet::unload(const lora::PolicyId& policy) noexcept {
+  const Turns::Turn turn(turns_);
+  const auto found = std::ranges::find(held_, policy, &HeldAdapter::policy);
+  if (found != held_.end()) found->dropped = true;
+  sweep();
+}
+
+// Unloads what is dropped and has no requests any more.
+void Fleet::sweep() noexcept {
+  const auto is_over = [](const HeldAdapter& one) { return one.dropped && one.requests == 0; };
+  for (auto over = std::ranges::find_if(held_, is_over); over != held_.end();
+       over = std::ranges::find_if(held_, is_over)) {
+    const std::string name = over->name;
+    held_.erase(over);
+    unload_everywhere(name);
+  }
 }
 
 void Fleet::revert(const lora::PolicyId& policy) noexcept {
+  const Turns::Turn turn(turns_);
   const HeldAdapter* const found = find(policy);
   if (found != nullptr) take_back(HeldAdapter(*found));
 }

@@ -23,8 +23,13 @@ constexpr int kTooMany = 429;
 RemoteSampler::RemoteSampler(Fleet& fleet, Capabilities capabilities) : fleet_(fleet), capabilities_(capabilities) {}
 
 RemoteSampler::~RemoteSampler() {
-  for (auto& [ticket, open] : open_)
-    if (open.server) fleet_.client().cancel(open.call);
+  const Turns::Turn turn(fleet_.turns());
+  while (!open_.empty()) end(open_.begin()->first);
+}
+
+RemoteStats RemoteSampler::stats() const {
+  const Turns::Turn turn(fleet_.turns());
+  return stats_;
 }
 
 Ticket RemoteSampler::submit(SampleRequest request) {
@@ -32,10 +37,16 @@ Ticket RemoteSampler::submit(SampleRequest request) {
   if (request.follow) cannot("a newer version in the middle of a sample", request);
   if (request.prompt_logprobs) cannot("log-probs of a prompt", request);
   if (request.sampling.top_logprobs > 0) cannot("the most likely tokens", request);
+  constexpr float kCoolest = 0.01F;  // vLLM raises what lies between 0 and this
+  const float temperature = request.sampling.temperature;
+  if (fleet_.options().kind != EngineKind::lockstep && temperature > 0 && temperature < kCoolest)
+    cannot("a temperature between 0 and 0.01", request);
   if (request.n < 1) throw ConfigError({.what = "a request asks for no sample", .where = request.where});
   if (request.tokens.empty()) throw DataError({.what = "the prompt is empty", .where = request.where});
+  const Turns::Turn turn(fleet_.turns());
   if (request.policy.is_base() && fleet_.delivers_weights()) cannot("the base, whose weights are replaced,", request);
-  if (!request.policy.is_base() && fleet_.find(request.policy) == nullptr)
+  const HeldAdapter* const held = request.policy.is_base() ? nullptr : fleet_.find(request.policy);
+  if (!request.policy.is_base() && (held == nullptr || held->dropped))
     throw ConfigError(
         {.what = "this version is not held", .where = request.where, .got = lora::policy_text(request.policy)});
   const auto context = fleet_.servers().front().facts.max_model_len;
@@ -45,12 +56,17 @@ Ticket RemoteSampler::submit(SampleRequest request) {
                      .got = fmt::format("{} tokens", request.tokens.size()),
                      .wanted = fmt::format("fewer than the servers' context of {}", *context)});
   const Ticket ticket = next_++;
-  open_.emplace(ticket, Open{.request = std::move(request)});
+  // Until it is answered; weights that give way to others cannot be kept.
+  const bool keeps = held != nullptr && held->delivery != Delivery::weight_files;
+  Open open{.request = std::move(request)};
+  if (keeps) fleet_.begin_request(*(open.keeps = open.request.policy));
+  open_.emplace(ticket, std::move(open));
   dispatch();
   return ticket;
 }
 
 void RemoteSampler::end(Ticket ticket) {
+  const Turns::Turn turn(fleet_.turns());
   const auto found = open_.find(ticket);
   if (found != open_.end()) {
     if (found->second.server) {
@@ -58,9 +74,15 @@ void RemoteSampler::end(Ticket ticket) {
       Fleet::Server& server = fleet_.server(*found->second.server);
       if (found->second.times_lost == server.times_lost) server.samples -= found->second.request.n;
     }
-    open_.erase(found);
+    close(ticket);
   }
   std::erase_if(events_, [&](const Event& event) { return event.ticket == ticket; });
+}
+
+void RemoteSampler::close(Ticket ticket) {
+  const auto found = open_.find(ticket);
+  if (found->second.keeps) fleet_.end_request(*found->second.keeps);
+  open_.erase(found);
 }
 
 std::optional<size_t> RemoteSampler::least_loaded(const Open& open) const {
@@ -177,7 +199,7 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
         events_.push_back({ticket, std::move(token)});
       }
     }
-    open_.erase(ticket);
+    close(ticket);
   } catch (const Json::exception& error) {
     fail(ticket, std::make_exception_ptr(FormatError(
                      {.what = "a server's answer has another shape", .where = where, .got = error.what()})));
@@ -212,7 +234,7 @@ void RemoteSampler::again(Open& open) {
 }
 
 void RemoteSampler::fail(Ticket ticket, std::exception_ptr error) {
-  open_.erase(ticket);
+  close(ticket);
   events_.push_back({ticket, Failed{std::move(error)}});
 }
 
@@ -226,14 +248,15 @@ void RemoteSampler::recall() {
   }
 }
 
-bool RemoteSampler::wait_for_arrival(Clock::time_point until) {
-  std::unique_lock lock(inbox_->mutex);
-  const auto has_some = [&] { return !inbox_->arrivals.empty(); };
-  if (until == Clock::time_point::max()) {
-    inbox_->came.wait(lock, has_some);
-    return true;
-  }
-  return inbox_->came.wait_until(lock, until, has_some);
+void RemoteSampler::wait_for_arrival(Clock::time_point until) {
+  fleet_.turns().pause([&] {
+    std::unique_lock lock(inbox_->mutex);
+    const auto has_some = [&] { return !inbox_->arrivals.empty(); };
+    if (until == Clock::time_point::max())
+      inbox_->came.wait(lock, has_some);
+    else
+      inbox_->came.wait_until(lock, until, has_some);
+  });
 }
 
 // When something is to be done that no answer brings about.
@@ -245,6 +268,7 @@ RemoteSampler::Clock::time_point RemoteSampler::next_try() const {
 }
 
 std::span<const Event> RemoteSampler::next_events(Deadline deadline) {
+  const Turns::Turn turn(fleet_.turns());
   while (true) {
     if (fleet_.next_look() <= Clock::now()) fleet_.look();
     std::deque<Arrival> arrivals;

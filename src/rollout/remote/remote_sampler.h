@@ -5,7 +5,8 @@
 // up, after a pause that grows; nothing of it was reported before, so nothing is lost or reported twice. After
 // ten attempts without an answer it fails. While no server answers, requests wait (FleetOptions::outage_timeout). Where
 // weights are delivered instead of adapters, a request that was not sent yet is sent of the version that is there then,
-// and one that is in flight goes the way of FleetOptions::on_version_change.
+// and one that is in flight goes the way of FleetOptions::on_version_change. An adapter stays at the servers until the
+// requests that named it are answered, however often others were published meanwhile.
 #pragma once
 
 #include <condition_variable>
@@ -34,11 +35,11 @@ class RemoteSampler final : public Sampler {
 
   Capabilities capabilities() const override { return capabilities_; }
   // What Sampler says. ConfigError also for what servers are not asked for here: log-probs of prompts, the most likely
-  // tokens beside each one, following a policy.
+  // tokens beside each one, following a policy, a temperature between 0 and 0.01 (but of a Lockstep server).
   Ticket submit(SampleRequest request) override;
   void release_memory() override {}  // the servers' memory is theirs
 
-  const RemoteStats& stats() const { return stats_; }
+  RemoteStats stats() const;
 
  private:
   using Clock = Fleet::Clock;
@@ -49,8 +50,9 @@ class RemoteSampler final : public Sampler {
     std::optional<size_t> server = {};  // it is in flight there
     std::optional<size_t> failed = {};  // it got no answer there: another is asked if there is one
     net::HttpClient::Id call = 0;
-    int64_t times_lost = 0;    // of the server, when it was sent, and
-    int64_t weight_loads = 0;  // of the fleet
+    int64_t times_lost = 0;                    // of the server, when it was sent, and
+    int64_t weight_loads = 0;                  // of the fleet
+    std::optional<lora::PolicyId> keeps = {};  // the adapter that stays for its sake
   };
   struct Arrival {
     Ticket ticket;
@@ -70,7 +72,8 @@ class RemoteSampler final : public Sampler {
   void again(Open& open);
   void fail(Ticket ticket, std::exception_ptr error);
   void recall();
-  bool wait_for_arrival(Clock::time_point until);
+  void close(Ticket ticket);
+  void wait_for_arrival(Clock::time_point until);
   Clock::time_point next_try() const;
 
   Fleet& fleet_;
