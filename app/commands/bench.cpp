@@ -28,6 +28,10 @@ constexpr Part kParts[] = {
     {"train", bench_train, true},     {"decode", bench_decode, true}, {"prefill", bench_prefill, false},
     {"publish", bench_publish, true}, {"grpo", bench_grpo, false},    {"dora", bench_dora, false}};
 
+bool is_asked_for(const BenchOptions& options, const std::string& part) {
+  return std::ranges::find(options.parts, part) != options.parts.end();
+}
+
 std::string cpu_name() {
   std::ifstream lines("/proc/cpuinfo");
   for (std::string line; std::getline(lines, line);)
@@ -60,6 +64,8 @@ std::string command(const Bench& bench) {
   if (o.training.recompute == recipes::Recompute::full) text += " --recompute full";
   if (o.training.recompute == recipes::Recompute::none) text += " --recompute none";
   if (o.training.recompute == recipes::Recompute::selective) text += " --recompute selective";
+  if (o.parts.empty() || is_asked_for(o, "grpo"))
+    text += fmt::format(" --sampling-multiprocessors {}", o.sampling_multiprocessors);
   if (!o.parts.empty()) text += fmt::format(" --only {}", fmt::join(o.parts, ","));
   return text;
 }
@@ -206,8 +212,7 @@ void run_bench(const BenchOptions& options, const recipes::Control& control) {
   Bench bench{options, stream, base, adapter, BenchWork(options, base.config, stream.device()), report};
   bench_limits(bench);
   for (const Part& part : kParts) {
-    const bool asked = std::ranges::find(options.parts, part.name) != options.parts.end();
-    if (options.parts.empty() ? part.on_cpu || bench.gpu() : asked) part.run(bench);
+    if (options.parts.empty() ? part.on_cpu || bench.gpu() : is_asked_for(options, part.name)) part.run(bench);
     // Written after every part, so that a later part that fails or runs out of time does not lose the earlier ones.
     if (!options.json.empty()) fs::write_file_atomic(options.json, json_text(record(bench), 2) + "\n");
   }
