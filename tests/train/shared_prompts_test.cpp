@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "support/gpu.h"
+#include "train/joint_step.h"
 #include "train/train_step.h"
 #include "ways.h"
 
@@ -129,6 +130,27 @@ TEST(SharedPrompts, NoSplitShows) {
     });
     for (const Learned& each : learned) expect_same(base, each, std::to_string(ranks) + " ranks");
   }
+}
+
+TEST(SharedPrompts, TrainersThatShareAPassLearnWhatTheyLearnAlone) {
+  Stream stream({.threads = 1});
+  const Tiny tiny = make_tiny(stream, DType::bf16, longer_config());
+  const Loss loss = full_policy_loss();
+  const std::vector<Datum> batches[] = {make_groups(24, 5, 40, 3), make_groups(16, 4, 30, 4)};
+  std::vector<std::vector<float>> alone, together;
+  for (const std::vector<Datum>& batch : batches) {
+    Trainer trainer(tiny.model, tiny.layout, tiny.weights, {.max_tokens = 200}, stream);
+    train_step(trainer, batch, loss, 1e-2, {});
+    alone.push_back(weights_of(trainer));
+  }
+  Trainer first(tiny.model, tiny.layout, tiny.weights, {.max_tokens = 300}, stream);
+  Trainer second(tiny.model, tiny.layout, tiny.weights, {.max_tokens = 300}, stream);
+  const TrainerStep steps[] = {{.trainer = first, .datums = batches[0], .loss = loss, .lr = 1e-2},
+                               {.trainer = second, .datums = batches[1], .loss = loss, .lr = 1e-2}};
+  train_steps(steps);
+  for (const Trainer* trainer : {&first, &second}) together.push_back(weights_of(*trainer));
+  EXPECT_TRUE(same_bits(alone[0], together[0]));
+  EXPECT_TRUE(same_bits(alone[1], together[1]));
 }
 
 TEST(SharedPrompts, DropoutAndOtherLossesHaveEverySampleForItself) {
