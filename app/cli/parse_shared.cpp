@@ -105,6 +105,13 @@ std::string_view load_format_names() {
   return names;
 }
 
+std::string load_format_help() {
+  std::string help;
+  for (const recipes::LoadFormat& format : recipes::load_formats())
+    help += fmt::format("{}{}: {}", help.empty() ? "" : " | ", format.name, format.help);
+  return help;
+}
+
 }  // namespace
 
 std::vector<Flag> machine_flags(BaseOptions& base) {
@@ -119,7 +126,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
        choice(
            load_format_names(), "auto", [&base](const std::string& name) { base.load_format = name; },
            "safetensors|pt|npcache|gguf|bitsandbytes|mistral|sharded_state|tensorizer|runai_streamer"),
-       "auto | dummy: random weights in the shapes of config.json; needs no weight files"}};
+       load_format_help()}};
 }
 
 std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {

@@ -21,7 +21,9 @@ StreamOptions stream_options(const BaseOptions& options) {
 }
 
 std::span<const LoadFormat> load_formats() {
-  static constexpr LoadFormat kFormats[] = {{.name = "auto"}, {.name = "dummy", .random = true}};
+  static constexpr LoadFormat kFormats[] = {
+      {.name = "auto", .help = "the model's files"},
+      {.name = "dummy", .help = "random weights in the shapes of config.json; needs no weight files", .random = true}};
   return kFormats;
 }
 

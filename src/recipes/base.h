@@ -21,7 +21,7 @@ StreamOptions stream_options(const BaseOptions& options);
 // numbers in the shapes of config.json. What is to be done to weights while they are read, such as quantizing them,
 // would be one more.
 struct LoadFormat {
-  std::string_view name;
+  std::string_view name, help;
   bool random = false;
 };
 std::span<const LoadFormat> load_formats();

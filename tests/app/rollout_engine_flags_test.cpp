@@ -79,8 +79,8 @@ TEST(RolloutEngineFlags, SayHowVersionsTravel) {
 
 TEST(RolloutEngineFlags, OfTheEngineGoToTheCommandThatIsStarted) {
   const std::string command = "vllm --rollout-engine-command serve ";
-  EXPECT_EQ(engine(command + "--vllm-max-loras 3 --vllm-enforce-eager --vllm-tensor-parallel-size 2").command,
-            "serve --max-loras 3 --enforce-eager --tensor-parallel-size 2");
+  EXPECT_EQ(engine(command + "--vllm-max-loras 3 --vllm-enforce-eager --vllm-block-size 16").command,
+            "serve --max-loras 3 --enforce-eager --block-size 16");
   EXPECT_TRUE(noted(command + "--vllm-max-loras 3", "--vllm-max-loras: passed to the server that is started"));
   EXPECT_EQ(engine("sglang --rollout-engine-command serve --sglang-mem-fraction-static 0.5").command,
             "serve --mem-fraction-static 0.5");

@@ -151,7 +151,7 @@ TEST(Scripts, Gsm8kLaunchPassesDryRun) {
   for (const char* part :
        {"qwen2, 24 layers, width 896, vocabulary 151936",
         "adapter     lora rank 32 alpha 32 on down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
-        "parameters  509564800 total, 15532032 trainable", "base weights           988.1 MB",
+        "parameters  509564800 total, 15532032 trainable", "base weights           988.2 MB",
         "micro-batch of 9216 tokens", "data        /root/gsm8k/train.jsonl (not on this machine)",
         "evaluation  gsm8k: /root/gsm8k/test.jsonl (not on this machine), every 10 rollouts",
         "32 prompts x 8 samples = 256 samples, at most 1024 new tokens, temperature 1",

@@ -237,8 +237,8 @@ TEST_F(ExternalEngine, SamplesAheadThroughAnOutageAndAnInterrupt) {
   options.num_rollout = 8;
   options.staleness = {.max_staleness = 2};
   first.token_ms = 10;
-  second.token_ms = 300;
   std::thread killer = in_a_rollout(first, [&] {
+    second.token_ms = 300;  // so that there is something to sample until the first is back
     first.kill();
     first.token_ms = 0;
     const int before = first.rollouts;

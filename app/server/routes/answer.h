@@ -110,14 +110,12 @@ class Answer {
   void send_body() noexcept;
 
  protected:
-  // These three write a stream: the events before the first delta, the event of a delta, and the last events (but not
-  // [DONE]).
+  // These write a stream: the events before the first delta, of a delta, and at the end (but not [DONE]).
   virtual void append_begin(std::string&) {}
   virtual void append_delta(std::string& out, const Delta& delta) = 0;
   virtual void append_end(std::string&) {}
-  // These three write an answer that is sent as a whole. collect() keeps what this kind of answer needs of a delta
-  // besides text, tokens and versions, which are kept for all. choice_bytes() is the memory of a choice so far.
-  // append_body() writes the body and is called once.
+  // These write an answer that is sent as a whole. collect() keeps what it needs of a delta besides text, tokens and
+  // versions; choice_bytes() is the memory of a choice so far; append_body() writes the body, once.
   virtual void collect(const Delta&) {}
   virtual size_t choice_bytes(size_t index) const;
   virtual void append_body(std::string& out) = 0;
