@@ -234,7 +234,7 @@ std::vector<OpCase> attention_speed_cases() {
     cases.push_back(speed_forward(shape, 4, 2048));
     cases.push_back(speed_forward(shape, 64, 1024));
     cases.push_back(speed_forward(shape, 32, 256));
-    for (const auto [sequences, tokens] : {std::pair{4, 2048}, {32, 256}})
+    for (const auto& [sequences, tokens] : {std::pair{4, 2048}, {32, 256}})
       cases.push_back(speed_backward(shape, sequences, tokens));
     for (const int64_t batch : {1, 64, 256}) cases.push_back(speed_decode(shape, batch, 384));
   }
