@@ -12,7 +12,8 @@ namespace lockstep::cli {
 
 namespace {
 
-constexpr std::string_view kLossModes = "policy_gradient|forward_kl_topk|k2|k3|low_var_kl|abs|mse|k3+|low_var_kl+";
+constexpr std::string_view kLossModes =
+    "policy_gradient|forward_kl_topk|forward_kl_topk_tail|k2|k3|low_var_kl|abs|mse|k3+|low_var_kl+";
 
 bool is_teacher_function(const std::string& path, std::string_view name) {
   for (const std::string_view system : {"miles", "slime", "vime"})
@@ -64,26 +65,43 @@ void check_servers(recipes::RlOptions& o) {
            .wanted = "only-teacher or intersection; SGLang's http://HOST:PORT/generate; or --opd-teacher-load"});
 }
 
+// The bounds of a loss that flows; ConfigError for one that this loss does not have.
+void read_bounds(const DistillationForm& form, train::DistillTerm& term) {
+  const bool top = term.kind == train::DistillKind::forward_kl_topk;
+  const auto read = [&](const std::optional<float>& given, const char* flag, bool is_read, float& bound) {
+    if (given && !is_read)
+      contradicts("this loss does not have such a bound", flag, shown_number(*given),
+                  "a --distillation-loss-mode that reads it");
+    if (given) bound = *given;
+  };
+  read(form.max_clamp, "--distillation-loss-max-clamp", term.kind != train::DistillKind::none, term.max_value);
+  read(form.min_clamp, "--distillation-log-prob-min-clamp", top, term.min_logprob);
+  read(form.tail_eps, "--distillation-tail-mass-eps", top && term.tail, term.tail_eps);
+}
+
 // How the teacher's log-probs become part of the loss.
 void resolve_loss(const DistillationForm& form, recipes::RlOptions& o) {
   if (form.loss_mode.empty() || form.loss_mode == "policy_gradient") {
     if (o.distillation.top == 0 && !(form.token_set.empty() && form.token_weight.empty()))
       contradicts("the choice of tokens needs their number", "--opd-top-k-strategy, --opd-reward-weight-mode",
                   form.token_set + form.token_weight, "--opd-log-prob-top-k above 0");
-    return;
+    return read_bounds(form, o.loss.distill);
   }
   train::DistillTerm& term = o.loss.distill;
-  const bool candidates = form.loss_mode == "forward_kl_topk";
+  term.tail = form.loss_mode == "forward_kl_topk_tail";
+  const bool candidates = term.tail || form.loss_mode == "forward_kl_topk";
   term.kind = candidates ? train::DistillKind::forward_kl_topk : train::DistillKind::estimator;
   if (!candidates) term.estimator = train::parse_kl_type(form.loss_mode);
   term.coef = static_cast<float>(o.distillation.coef);
+  read_bounds(form, term);
   if (!form.token_set.empty() || !form.token_weight.empty())
     contradicts("a loss that flows is over the teacher's likeliest tokens, by its probabilities",
                 "--opd-top-k-strategy, --opd-reward-weight-mode", form.token_set + " " + form.token_weight,
                 "neither with --distillation-loss-mode " + form.loss_mode);
   if (candidates) o.training.candidates = o.distillation.top;
   if (candidates && o.distillation.top == 0)
-    contradicts("forward_kl_topk needs the number of tokens", "--opd-log-prob-top-k", "0", "1 or more; verl has 128");
+    contradicts((form.loss_mode + " needs the number of tokens").c_str(), "--opd-log-prob-top-k", "0",
+                "1 or more; verl has 128");
   if (!candidates && o.distillation.top > 0)
     contradicts("this loss reads the sampled token alone", "--opd-log-prob-top-k", shown_number(o.distillation.top),
                 "0, or --distillation-loss-mode forward_kl_topk");
@@ -96,17 +114,18 @@ void check_unused(const DistillationForm& form, const recipes::RlOptions& o) {
   needs(!o.teacher.empty(), "--opd-teacher-load");
   needs(!form.teacher_urls.empty(), "--opd-teacher-urls");
   needs(o.distillation.top > 0, "--opd-log-prob-top-k");
+  needs(!form.type.empty(), "--opd-type");
   needs(!form.loss_mode.empty(), "--distillation-loss-mode");
+  needs(form.max_clamp || form.min_clamp || form.tail_eps, "--distillation-loss-max-clamp and its like");
 }
 
 }  // namespace
 
 std::vector<Flag> distillation_flags(DistillationForm& form, recipes::RlOptions& o) {
   const auto into = [](std::string& target) { return [&target](const std::string& name) { target = name; }; };
-  train::DistillTerm& term = o.loss.distill;
   return {
       {"--use-opd", "", toggle(form.use_opd), "advantages lose the difference of log-probs to a teacher's"},
-      {"--opd-type", "TYPE", choice("megatron|sglang", "", [](const std::string&) {}),
+      {"--opd-type", "TYPE", choice("megatron|sglang", "", into(form.type)),
        "megatron: the teacher is in this process; sglang: it is a server"},
       {"--opd-teacher-load", "DIR", text(o.teacher),
        "the base, an adapter on it, or another model of the same vocabulary"},
@@ -127,11 +146,13 @@ std::vector<Flag> distillation_flags(DistillationForm& form, recipes::RlOptions&
        "ask a patched SGLang for each position's own tokens instead of all of them everywhere"},
       {"--distillation-loss-mode", "NAME", choice(kLossModes, "policy_gradient", into(form.loss_mode)),
        "policy_gradient: in the advantages; else a loss whose gradient flows, verl's names: forward_kl_topk over the "
-       "teacher's likeliest tokens, or an estimator of KL by the sampled one"},
-      {"--distillation-loss-max-clamp", "X", number(term.max_value, 0, 1e6),
-       "most that this loss is of a token (0: any)"},
-      {"--distillation-log-prob-min-clamp", "X", number(term.min_logprob, -1e6, 0),
-       "of forward_kl_topk: log-probs are at least this (0: any)"}};
+       "teacher's likeliest tokens (_tail: and all others as one), or an estimator of KL by the sampled one"},
+      {"--distillation-loss-max-clamp", "X", number(form.max_clamp, 0, 1e6),
+       "most that this loss is of a token (10; 0: any)"},
+      {"--distillation-log-prob-min-clamp", "X", number(form.min_clamp, -1e6, 0),
+       "of forward_kl_topk: log-probs are at least this (-10; 0: any)"},
+      {"--distillation-tail-mass-eps", "X", number(form.tail_eps, kAboveZero, 1),
+       "of forward_kl_topk_tail: the policy's probability of all other tokens is at least this (1e-7)"}};
 }
 
 void take_teacher_functions(DistillationForm& form, recipes::RlOptions& o, Classified& given) {
@@ -167,6 +188,9 @@ void resolve_distillation(const DistillationForm& form, recipes::RlOptions& o, s
          .wanted =
              "the directory of the base, of an adapter on it, or of another model of its vocabulary; or a server: "
              "--opd-teacher-urls"});
+  if (!form.type.empty() && (form.type == "sglang") != !o.teacher_servers.empty())
+    contradicts("--opd-type says where the teacher is", "--opd-type", form.type,
+                "megatron with --opd-teacher-load, sglang with --opd-teacher-urls");
   if (o.distillation.asks_policy() && o.loss.distill.kind == train::DistillKind::none)
     notes.push_back(
         "--opd-log-prob-top-k: the policy's likeliest tokens come from one more forward pass over each rollout");

@@ -1,6 +1,7 @@
 // The flags of `train` that make a teacher part of it (docs/rl.md, on-policy distillation).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace lockstep::cli {
 // What the flags say before they are held against each other.
 struct DistillationForm {
   bool use_opd = false;
-  std::string token_set, token_weight, loss_mode;
+  std::string type, token_set, token_weight, loss_mode;
   std::vector<std::string> teacher_urls;
+  std::optional<float> max_clamp, min_clamp, tail_eps;  // of a loss that flows
 };
 
 std::vector<Flag> distillation_flags(DistillationForm& form, recipes::RlOptions& options);

@@ -13,6 +13,7 @@
 #include "cli/reward_flags.h"
 #include "cli/second_trainer_flags.h"
 #include "cli/train_flags.h"
+#include "cli/unread_flags.h"
 #include "core/error.h"
 #include "recipes/held_out_prompts.h"
 #include "recipes/steps.h"
@@ -269,6 +270,7 @@ TrainingCommand<recipes::RlOptions> parse_train(const Values& args) {
   resolve_checks(form, given.notes);
   resolve_debug(form.debug, form.options, given.notes);
   judge_claims(given.claims, form.options, given.notes);
+  note_unread(form.options, given);
   form.options.reference = form.ref_load;
   const bool uses_reference = form.options.use_kl_loss || form.options.kl_reward_coef != 0;
   resolve_reports(form.reports, form.options.save, given);

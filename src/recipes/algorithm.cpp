@@ -75,8 +75,11 @@ void add_distillation(OrderedJson& settings, const RlOptions& o) {
              std::string("student_p"));
   const train::DistillTerm& term = o.loss.distill;
   if (term.kind == train::DistillKind::none) return;
-  settings["--distillation-loss-mode"] =
-      term.kind == train::DistillKind::forward_kl_topk ? "forward_kl_topk" : train::kl_type_name(term.estimator);
+  settings["--distillation-loss-mode"] = term.kind == train::DistillKind::estimator
+                                             ? train::kl_type_name(term.estimator)
+                                         : term.tail ? "forward_kl_topk_tail"
+                                                     : "forward_kl_topk";
+  if (term.tail) settings["--distillation-tail-mass-eps"] = term.tail_eps;
   settings["bounds of --distillation-loss-mode"] = std::vector<double>{term.max_value, term.min_logprob};
 }
 

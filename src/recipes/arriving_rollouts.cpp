@@ -275,6 +275,14 @@ void ArrivingRollouts::rest() {
   wait(lock, trained_, [this] { return paused_; });
 }
 
+std::set<int64_t> ArrivingRollouts::drawn_by() const {
+  const std::lock_guard lock(mutex_);
+  std::set<int64_t> versions;
+  for (const rl::FinishedGroup& group : taken_) add_drawn_by(group.samples, versions);
+  for (const rl::FinishedGroup& group : ready_) add_drawn_by(group.samples, versions);
+  return versions;
+}
+
 OrderedJson ArrivingRollouts::metrics() const {
   const std::lock_guard lock(mutex_);
   return {{"async/ready_groups", ready_.size()},

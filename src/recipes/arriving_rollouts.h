@@ -33,6 +33,7 @@ class ArrivingRollouts final : public RolloutSource {
   void rest() override;
   int64_t finish(const SampledRollout& sampled) override;
   bool overlaps() const override { return true; }
+  std::set<int64_t> drawn_by() const override;
   OrderedJson metrics() const override;
 
  private:

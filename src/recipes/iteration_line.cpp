@@ -20,6 +20,8 @@ OrderedJson iteration_line(const RlOptions& options, const IterationFacts& facts
   if (options.kl_control.target != 0) line["kl_coef"] = trained.next.kl_reward;
   if (options.entropy_control.on) line["entropy_coef"] = trained.next.entropy;
   if (options.correction.is_needed()) add_correction(line, trained);
+  if (options.use_kl_loss) line["kl_loss"] = of_actor(trained, trained.reference_kl);
+  if (options.loss.sequence_mask.on) line["opsm_clipfrac"] = of_actor(trained, trained.sequence_mask);
   if (facts.abandoned_steps > 0) line["abandoned_steps"] = facts.abandoned_steps;
   add_rollout_metrics(line, sampled.rollout.trajectories, facts.version);
   return line;

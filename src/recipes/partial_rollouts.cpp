@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/error.h"
@@ -93,23 +94,25 @@ int64_t PartialRollouts::count_graded() const {
 // As many as may be under way.
 void PartialRollouts::begin_groups(int64_t rollout) {
   const rl::GatePlan& gates = sampling_.gates();
-  begun_ += std::max<int64_t>(0, gates.prompts - static_cast<int64_t>(groups_.size()));
+  const int64_t missing = gates.prompts - static_cast<int64_t>(groups_.size());
+  if (missing <= 0) return;
+  begun_ += missing;
   if (begun_ > gates.max_rounds * gates.prompts)
     throw DataError({.what = "too few groups pass the gates of a rollout",
                      .where = "dynamic sampling",
                      .got = fmt::format("{} of {} groups, {} dropped", count_graded(), gates.groups, dropped_),
                      .attempt = "prompts that the model solves sometimes, more samples of each, or more rounds"});
-  while (static_cast<int64_t>(groups_.size()) < gates.prompts) {
-    Group group{.prompt = sampling_.order().rows(position_++, 0, 1).front(),
-                .rollout = static_cast<uint32_t>(rollout),
-                .samples = std::vector<rl::GradedSample>(static_cast<size_t>(options_.n_samples)),
-                .finished = std::vector<uint8_t>(static_cast<size_t>(options_.n_samples), 0)};
-    // A row that comes again in one rollout gets samples of its own.
-    for (const Group& other : groups_)
-      if (other.prompt == group.prompt && other.rollout == group.rollout)
-        group.first_sample = std::max(group.first_sample, other.first_sample + options_.n_samples);
-    groups_.push_back(std::move(group));
-  }
+  // A prompt that comes again in this rollout gets samples of its own, also where its group was dropped since.
+  const int64_t begin = run_.data_position();
+  std::map<int64_t, int64_t> times;
+  for (const int64_t prompt : sampling_.order().rows(begin, 0, position_ - begin)) ++times[prompt];
+  for (const int64_t prompt : sampling_.order().rows(position_, 0, missing))
+    groups_.push_back({.prompt = prompt,
+                       .first_sample = times[prompt]++ * options_.n_samples,
+                       .rollout = static_cast<uint32_t>(rollout),
+                       .samples = std::vector<rl::GradedSample>(static_cast<size_t>(options_.n_samples)),
+                       .finished = std::vector<uint8_t>(static_cast<size_t>(options_.n_samples), 0)});
+  position_ += missing;
 }
 
 // All or nothing: an interrupt leaves what was drawn before.
@@ -245,6 +248,12 @@ SampledRollout PartialRollouts::next(int64_t rollout) {
 int64_t PartialRollouts::finish(const SampledRollout& /*sampled*/) {
   std::erase_if(groups_, [](const Group& group) { return group.taken; });
   return position_ - run_.data_position();
+}
+
+std::set<int64_t> PartialRollouts::drawn_by() const {
+  std::set<int64_t> versions;
+  for (const Group& group : groups_) add_drawn_by(group.samples, versions);
+  return versions;
 }
 
 OrderedJson PartialRollouts::metrics() const {

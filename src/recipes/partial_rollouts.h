@@ -27,6 +27,7 @@ class PartialRollouts final : public RolloutSource {
 
   SampledRollout next(int64_t rollout) override;
   int64_t finish(const SampledRollout& sampled) override;
+  std::set<int64_t> drawn_by() const override;
   OrderedJson metrics() const override;
 
  private:

@@ -85,6 +85,11 @@ void restore_pending_samples(const Json& json, const std::string& where, rl::Gra
   }
 }
 
+void add_drawn_by(std::span<const rl::GradedSample> samples, std::set<int64_t>& versions) {
+  for (const rl::GradedSample& graded : samples)
+    versions.insert(graded.sample.versions.begin(), graded.sample.versions.end());
+}
+
 void keep_pending_samples(TrainingRun& run, rl::GradedSamples& samples) {
   if (const auto part = run.resumed_part(checkpoint::kPendingSamplesPart))
     restore_pending_samples(part->json.at("samples"), "parts/pending_samples.json", samples);

@@ -42,11 +42,11 @@ namespace lockstep::recipes {
 namespace {
 
 // Versions that are held so that log-probs of samples that several versions drew can be compared with theirs.
-std::optional<int64_t> versions_in_samples(const RlOptions& options) {
+int64_t versions_in_samples(const RlOptions& options) {
   constexpr int64_t kUnbounded = 8, kMax = 64;
-  if (options.async.on && options.engine.kind) return std::nullopt;  // who draws with a version keeps it
+  if (options.async.on && options.engine.kind) return 1;  // who draws with a version keeps it
   if (options.async.on) return options.async.max_staleness.value_or(kUnbounded) + 2;
-  if (!options.partial.on) return std::nullopt;
+  if (!options.partial.on) return 1;
   return std::min(kMax, options.sampling.max_tokens / options.partial.tokens + 4);
 }
 
@@ -102,9 +102,8 @@ class RlRun {
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     sampling_.order().keep_in(run_);
-    versions_.emplace(staleness_, store_, run_);
+    versions_.emplace(staleness_, versions_in_samples(options), store_, run_);
     if (overlaps_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
-    if (const auto keep = versions_in_samples(options)) store_.set_keep(lora::kActor, *keep);
     keep_pending_samples(run_, graded_);
     if (group_.size() > 1) require_turns();
   }
@@ -235,6 +234,7 @@ class RlRun {
     else
       source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_,
                                                  kernels::chooses_by_time(stream_) && !options_.engine.kind);
+    versions_->keep_also([this] { return source_->drawn_by(); });
   }
 
   // What the next rollout is trained with.

@@ -23,6 +23,10 @@ double tokens_per_second(const rl::RolloutReport& sampled, double iteration_ms) 
 
 }  // namespace
 
+OrderedJson of_actor(const rl::TrainReport& trained, double value) {
+  return trained.actor_trained ? OrderedJson(value) : OrderedJson(nullptr);
+}
+
 OrderedJson or_null(const std::optional<double>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
@@ -30,20 +34,21 @@ OrderedJson or_null(const std::optional<double>& value) {
 OrderedJson rollout_metrics(int64_t step, const rl::Rollout& rollout, const rl::TrainReport& trained,
                             double iteration_ms) {
   const rl::RolloutReport& sampled = rollout.report;
-  const auto of_actor = [&](double value) { return trained.actor_trained ? OrderedJson(value) : OrderedJson(nullptr); };
   OrderedJson line{{"step", step},
                    {"reward", or_null(sampled.reward)},
                    {"kl", or_null(trained.kl)},
-                   {"entropy", of_actor(trained.entropy)},
+                   {"entropy", of_actor(trained, trained.entropy)},
                    {"response_len", sampled.response_len},
                    {"logprob_diff", or_null(trained.logprob_diff)},
                    {"logprob_diff_max", or_null(trained.logprob_diff_max)},
-                   {"pg_clipfrac", of_actor(trained.clip_fraction)},
-                   {"ppo_kl", of_actor(trained.policy_kl)},
+                   {"pg_clipfrac", of_actor(trained, trained.clip_fraction)},
+                   {"ppo_kl", of_actor(trained, trained.policy_kl)},
+                   {"loss", of_actor(trained, trained.loss)},
+                   {"pg_loss", of_actor(trained, trained.objective)},
                    {"version", sampled.version},
                    {"samples", samples_digest(rollout)},
-                   {"grad_norm", of_actor(trained.grad_norm)},
-                   {"lr", of_actor(trained.lr)},
+                   {"grad_norm", of_actor(trained, trained.grad_norm)},
+                   {"lr", of_actor(trained, trained.lr)},
                    {"rollout_ms", sampled.rollout_ms},
                    {"reward_ms", sampled.reward_ms},
                    {"train_ms", trained.train_ms},
@@ -63,9 +68,12 @@ void add_mismatch(OrderedJson& line, const rl::Mismatch& mismatch) {
 
 void add_correction(OrderedJson& line, const rl::TrainReport& trained) {
   line.update({{"tis", trained.correction.mean_weight},
+               {"tis_abs", trained.correction.distance},
                {"tis_clipfrac", trained.correction.changed},
+               {"ois", of_actor(trained, trained.ratio)},
                {"ess_ratio", trained.correction.ess_ratio},
-               {"train_rollout_logprob_abs_diff", trained.mismatch.mean}});
+               {"train_rollout_logprob_abs_diff", trained.mismatch.mean},
+               {"train_rollout_kl", trained.mismatch.k3}});
 }
 
 void add_pass_rates(OrderedJson& line, const std::string& prefix, std::span<const rl::PassRate> rates) {

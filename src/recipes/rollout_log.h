@@ -19,6 +19,7 @@ void add_mismatch(OrderedJson& line, const rl::Mismatch& mismatch);
 void add_correction(OrderedJson& line, const rl::TrainReport& trained);
 void add_pass_rates(OrderedJson& line, const std::string& prefix, std::span<const rl::PassRate> rates);  // PREFIXpass@k
 OrderedJson or_null(const std::optional<double>& value);
+OrderedJson of_actor(const rl::TrainReport& trained, double value);  // null: the actor was not trained
 
 // The terminal's line of rollout `step` of `of`; `left`: the time that is left, as text.
 std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, const rl::TrainReport& trained,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 
 #include "core/json.h"
 #include "recipes/sampled_rollout.h"
@@ -25,6 +26,8 @@ class RolloutSource {
   virtual int64_t finish(const SampledRollout& sampled) = 0;
   // Sampling went on while the rollout before was trained on, so that the times of both overlap.
   virtual bool overlaps() const { return false; }
+  // The versions of the actor that drew the samples which it keeps for rollouts to come.
+  virtual std::set<int64_t> drawn_by() const { return {}; }
   // What its line of metrics.jsonl says beside what all rollouts have.
   virtual OrderedJson metrics() const { return OrderedJson::object(); }
 };

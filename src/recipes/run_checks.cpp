@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <limits>
 
 #include "load/base.h"
 #include "lora/adapter.h"
@@ -13,17 +12,26 @@ namespace lockstep::recipes {
 namespace {
 
 constexpr double kNoKl = 1e-8;  // slime's bound
-constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 [[noreturn]] void fail(int64_t rollout, const std::string& what, double got, const std::string& wanted) {
   throw CheckError(
       {.what = what, .where = fmt::format("rollout {}", rollout), .got = fmt::format("{:g}", got), .wanted = wanted});
 }
 
+// What was measured. CheckError where nothing was.
+double measured(int64_t rollout, const std::optional<double>& value) {
+  if (value) return *value;
+  throw CheckError({.what = "log-probs of trainer and sampler cannot be compared",
+                    .where = fmt::format("rollout {}", rollout),
+                    .got = "tokens of a version of the adapter that is not held any more",
+                    .attempt = "a smaller bound on staleness, or no check of log-probs"});
+}
+
 }  // namespace
 
 void check_rollout(const RunChecks& checks, const RolloutFacts& facts) {
-  const double mean = facts.logprob_diff.value_or(kNotMeasured), most = facts.logprob_diff_max.value_or(kNotMeasured);
+  const double mean = checks.logprob_diff ? measured(facts.rollout, facts.logprob_diff) : 0;
+  const double most = checks.equal_logprobs ? measured(facts.rollout, facts.logprob_diff_max) : 0;
   // Written without ">", because a NaN would pass that comparison.
   if (checks.logprob_diff && !(mean <= *checks.logprob_diff))
     fail(facts.rollout, "log-probs of trainer and sampler differ on average", mean,

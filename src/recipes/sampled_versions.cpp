@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 #include "core/error.h"
 
@@ -12,48 +12,40 @@ namespace lockstep::recipes {
 namespace {
 
 constexpr const char* kPart = "sampled_versions";
-
-std::string slot_name(size_t slot) {
-  return fmt::format("sampled.{}", slot);
-}
+constexpr const char* kPolicies = "sampled";
 
 }  // namespace
 
-SampledVersions::SampledVersions(const StalenessRule& rule, versions::Store& store, TrainingRun& run)
+SampledVersions::SampledVersions(const StalenessRule& rule, int64_t held, versions::Store& store, TrainingRun& run)
     : rule_(rule), store_(store), run_(run) {
-  if (!rule_.is_synchronous()) store_.set_keep(lora::kActor, rule_.versions());
-  const int64_t now = run_.iteration();
-  if (const auto part = rule_.is_synchronous() ? std::nullopt : run_.resumed_part(kPart)) {
-    std::map<int64_t, size_t> slot_of;  // of a version
-    for (const Json& entry : part->json.at("iterations")) {
-      const auto version = entry.at("version").get<int64_t>();
-      version_after_[entry.at("iteration").get<int64_t>()] = version;
-      if (entry.contains("slot")) slot_of[version] = entry.at("slot").get<size_t>();
-    }
-    for (const auto& [version, slot] : slot_of) {
-      const auto adapter = run_.resumed_policy(slot_name(slot));
-      if (!adapter)
-        throw DataError({.what = "the checkpoint lacks a version of the adapter that rollouts are still sampled with",
-                         .where = "policies/" + slot_name(slot),
-                         .wanted = fmt::format("version {}", version)});
-      store_.publish(lora::kActor, *adapter, version);
-    }
-  }
+  store_.set_keep(lora::kActor, std::max(held, rule_.is_synchronous() ? 1 : rule_.versions()));
+  restore();
   newest_ = store_.publish(lora::kActor, run_.trainer().adapter(), run_.version()).policy;
-  version_after_[now] = newest_.version;
+  version_after_[run_.iteration()] = newest_.version;
+  run_.keep_policies(kPolicies, [this] { return older_needed(); });
   if (rule_.is_synchronous()) return;
   run_.keep(kPart, [this] {
-    const std::vector<int64_t> older = older_needed(run_.iteration());
     Json iterations = Json::array();
-    for (const auto& [iteration, version] : version_after_) {
-      Json entry = {{"iteration", iteration}, {"version", version}};
-      const auto slot = std::ranges::find(older, version);
-      if (slot != older.end()) entry["slot"] = slot - older.begin();
-      iterations.push_back(std::move(entry));
-    }
+    for (const auto& [iteration, version] : version_after_)
+      iterations.push_back({{"iteration", iteration}, {"version", version}});
     return KeptPart{.json = {{"iterations", iterations}}};
   });
-  keep(older_needed(now).size());
+}
+
+void SampledVersions::restore() {
+  std::map<int64_t, lora::AdapterVersion> older;
+  for (lora::AdapterVersion& adapter : run_.resumed_policies(kPolicies))
+    if (const int64_t version = adapter.policy.version; version < run_.version())
+      older.insert_or_assign(version, std::move(adapter));
+  if (const auto part = rule_.is_synchronous() ? std::nullopt : run_.resumed_part(kPart))
+    for (const Json& entry : part->json.at("iterations"))
+      version_after_[entry.at("iteration").get<int64_t>()] = entry.at("version").get<int64_t>();
+  for (const int64_t version : of_rollouts())
+    if (version < run_.version() && !older.contains(version))
+      throw DataError({.what = "the checkpoint lacks a version of the adapter that rollouts are still sampled with",
+                       .where = fmt::format("policies/{}.N", kPolicies),
+                       .wanted = fmt::format("version {}", version)});
+  for (auto& [version, adapter] : older) store_.publish(lora::kActor, std::move(adapter), version);
 }
 
 void SampledVersions::trained(int64_t iterations, const lora::PolicyId& policy) {
@@ -61,7 +53,6 @@ void SampledVersions::trained(int64_t iterations, const lora::PolicyId& policy) 
   version_after_[iterations] = policy.version;
   const int64_t oldest = rule_.iterations_behind(iterations);
   version_after_.erase(version_after_.begin(), version_after_.lower_bound(oldest));
-  if (!rule_.is_synchronous()) keep(older_needed(iterations).size());
 }
 
 bool SampledVersions::has(int64_t rollout) const {
@@ -84,23 +75,21 @@ versions::Version SampledVersions::find(int64_t version) const {
   }
 }
 
-std::vector<int64_t> SampledVersions::older_needed(int64_t iteration) const {
-  std::vector<int64_t> versions;
-  for (int64_t rollout = iteration; rollout <= iteration + rule_.most_ahead(); ++rollout)
-    if (has(rollout) && version_of(rollout) != newest_.version) versions.push_back(version_of(rollout));
-  std::ranges::sort(versions);
-  versions.erase(std::ranges::unique(versions).begin(), versions.end());
+std::set<int64_t> SampledVersions::of_rollouts() const {
+  std::set<int64_t> versions;
+  for (int64_t rollout = run_.iteration(); rollout <= run_.iteration() + rule_.most_ahead(); ++rollout)
+    if (has(rollout)) versions.insert(version_of(rollout));
   return versions;
 }
 
-// A slot that is not needed any more holds the newest version.
-void SampledVersions::keep(size_t slots) {
-  for (; kept_slots_ < slots; ++kept_slots_)
-    run_.keep_policy(slot_name(kept_slots_), [this, slot = kept_slots_] {
-      const std::vector<int64_t> older = older_needed(run_.iteration());
-      const int64_t version = slot < older.size() ? older[slot] : newest_.version;
-      return *store_.pin(lora::kActor, version).version();
-    });
+std::vector<lora::AdapterVersion> SampledVersions::older_needed() const {
+  std::set<int64_t> versions = of_rollouts();
+  if (drawn_by_) versions.merge(drawn_by_());
+  versions.erase(newest_.version);
+  std::vector<lora::AdapterVersion> adapters;
+  for (const int64_t version : versions)
+    if (const versions::Version held = find(version)) adapters.push_back(*held);
+  return adapters;
 }
 
 }  // namespace lockstep::recipes

@@ -127,41 +127,6 @@ void TrainingRun::set_schedule(int64_t optimizer_steps) {
   settings_.update(settings);
 }
 
-void TrainingRun::keep(const std::string& name, std::function<KeptPart()> part) {
-  parts_[name] = std::move(part);
-}
-
-std::optional<checkpoint::StatePart> TrainingRun::resumed_part(const std::string& name) const {
-  if (!resumed_ || resumed_->checkpoint == nullptr) return std::nullopt;
-  const auto& parts = resumed_->checkpoint->state().parts;
-  const auto found = parts.find(name);
-  return found == parts.end() ? std::nullopt : std::optional(found->second);
-}
-
-void TrainingRun::keep_policy(const std::string& name, std::function<lora::AdapterVersion()> adapter) {
-  policies_[name] = std::move(adapter);
-}
-
-std::optional<lora::AdapterVersion> TrainingRun::resumed_policy(const std::string& name) const {
-  if (!resumed_ || resumed_->checkpoint == nullptr) return std::nullopt;
-  const std::vector<std::string> names = resumed_->checkpoint->policy_names();
-  if (std::ranges::find(names, name) == names.end()) return std::nullopt;
-  return loaded_policy(*resumed_->checkpoint, name, base_, control_);
-}
-
-void TrainingRun::keep_trainer(const std::string& name, train::Trainer& trainer) {
-  const std::string part = name + ".optimizer";
-  if (const auto state = resumed_part(part); state && save_.load_optimizer) {
-    const std::string where = resumed_->where + ": " + part;
-    Moments moments = loaded_moments(state->tensors, trainer.layout().num_trained, where);
-    trainer.restore(JsonObject(state->json, where).integer("optimizer_steps"), std::move(moments.first),
-                    std::move(moments.second));
-  }
-  beside_.emplace_back(&trainer, trainer.steps());
-  keep_policy(name, [&trainer] { return trainer.adapter(); });
-  keep(part, [this, &trainer, name] { return moments_part(trainer, name, snapshot_memory_); });
-}
-
 void TrainingRun::still_reads(const std::string& name, std::optional<int64_t> iteration) {
   if (iteration)
     read_[name] = *iteration;
@@ -249,12 +214,6 @@ void TrainingRun::completed(int64_t rows) {
 TrainingSnapshot TrainingRun::snapshot() {
   TrainingSnapshot snapshot(iteration_);
   snapshot.add_policy(lora::kActor, trainer_->adapter(), version_, base_, snapshot_memory_);
-  for (const auto& [name, adapter] : policies_) {
-    const lora::AdapterVersion version = adapter();
-    // One that nobody published has no number of its own.
-    snapshot.add_policy(name, version, version.policy.is_base() ? iteration_ : version.policy.version, base_,
-                        snapshot_memory_);
-  }
   KeptPart moments = moments_part(*trainer_, lora::kActor, snapshot_memory_);
   Json counters = {{"optimizer_steps", moments.json["optimizer_steps"]},
                    {"version", version_},
@@ -267,8 +226,7 @@ TrainingSnapshot TrainingRun::snapshot() {
   snapshot.set_moments(std::move(moments));
   snapshot.set_counters(std::move(counters));
   snapshot.set_arguments(save_.arguments);
-  for (const auto& [name, part] : parts_)
-    if (KeptPart kept = part(); !kept.json.is_null()) snapshot.add_part(name, std::move(kept));
+  add_parts(snapshot);
   return snapshot;
 }
 
@@ -294,12 +252,14 @@ void TrainingRun::finish_save() {
 
 void TrainingRun::save() {
   if (!keeps()) return;
+  finish_save();
+  if (saved_iteration_ == iteration_ && parts_digest() != saved_parts_) saved_iteration_ = 0;
   begin_save();
   finish_save();
 }
 
 void TrainingRun::iterate(const std::function<void()>& iterations) {
-  if (resumed_) resumed_->checkpoint.reset();
+  leave_resumed();
   try {
     iterations();
   } catch (...) {
@@ -309,13 +269,13 @@ void TrainingRun::iterate(const std::function<void()>& iterations) {
 }
 
 void TrainingRun::save_after_failure() {
-  if (!keeps() || iteration_ == 0 || save_failed_) return;
+  if (!keeps() || iteration_ == 0 || save_failed_ || interrupt_saved_) return;
   const auto failed = [&](const std::string& why) {
     *control_.info << fmt::format("note    iteration {} could not be saved: {}\n", saving_.value_or(iteration_), why);
   };
   try {
     finish_save();
-    if (saved_iteration_ == iteration_) return;
+    if (saved_iteration_ == iteration_ && (has_changed() || parts_digest() == saved_parts_)) return;
     if (has_changed()) {
       *control_.info << fmt::format("note    iteration {} is not saved: the one that failed had begun to change it\n",
                                     iteration_);
@@ -365,6 +325,7 @@ void TrainingRun::stop_interrupted() {
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
   save();
+  interrupt_saved_ = true;
   throw Cancelled(
       {.what = fmt::format("interrupted; iteration {} is saved", iteration_),
        .where = save_.save,

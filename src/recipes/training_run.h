@@ -73,7 +73,9 @@ class TrainingRun {
   // Begins to save the last completed iteration if it is its turn; the disk is waited for by the next iteration. If
   // somebody asked for it (Control::save_requested, SaveOptions::trigger_sentinel), it is on the disk on return.
   void save_if_due();
-  void save();  // the last completed iteration, unless --save holds it or there is no --save; returns when it does
+  // The last completed iteration, unless --save holds it or there is no --save; returns when it does. It is saved again
+  // where its parts say more since: samples of the iteration that is open, which may have been slow or dear to grade.
+  void save();
   bool keeps() const { return !save_.save.empty() && control_.rank == 0; }
   int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
   // Runs the iterations of the run. Whatever ends them early, be it a row, the device, the disk or an interrupt, goes
@@ -97,7 +99,11 @@ class TrainingRun {
   std::optional<checkpoint::StatePart> resumed_part(const std::string& name) const;
   // The same for an adapter, which is a policy of the checkpoint; placed on the base's device. Not the actor's.
   void keep_policy(const std::string& name, std::function<lora::AdapterVersion()> adapter);
+  // For several, whose number changes: asked once for each checkpoint, after all of its parts are made, so that they
+  // can be what the parts need. They are the policies "NAME.0", "NAME.1" ...
+  void keep_policies(const std::string& name, std::function<std::vector<lora::AdapterVersion>()> adapters);
   std::optional<lora::AdapterVersion> resumed_policy(const std::string& name) const;
+  std::vector<lora::AdapterVersion> resumed_policies(const std::string& name) const;  // as kept by keep_policies()
   // A second trainer, such as a critic's: its adapter as a policy, its optimizer as the part "NAME.optimizer", which is
   // restored if the run was resumed. The trainer has the resumed policy's weights; it outlives the run's saves.
   void keep_trainer(const std::string& name, train::Trainer& trainer);
@@ -118,6 +124,9 @@ class TrainingRun {
   void finish_save();
   bool save_requested() const;
   TrainingSnapshot snapshot();
+  void add_parts(TrainingSnapshot& snapshot);  // and the policies beside the actor
+  std::string parts_digest() const;            // of what the parts say now
+  void leave_resumed();                        // its checkpoint is not read any more
 
   const OptimizerOptions& optimizer_;
   const TrainingOptions& training_;
@@ -131,6 +140,7 @@ class TrainingRun {
   OrderedJson evaluations_;
   std::map<std::string, std::function<KeptPart()>> parts_;
   std::map<std::string, std::function<lora::AdapterVersion()>> policies_;
+  std::map<std::string, std::function<std::vector<lora::AdapterVersion>()>> several_policies_;
   std::map<std::string, int64_t> read_;  // iterations that are still read, by whom
   std::optional<Resumed> resumed_;       // its checkpoint: until iterate()
   train::Schedule schedule_;
@@ -144,8 +154,9 @@ class TrainingRun {
   SnapshotMemory snapshot_memory_;
   std::optional<int64_t> saving_;  // the iteration that the writer is at
   int64_t saved_iteration_ = 0;
+  std::string saved_parts_;                                    // parts_digest() of its checkpoint
   int64_t steps_at_iteration_ = 0, skipped_at_iteration_ = 0;  // when the last iteration was completed
-  bool save_failed_ = false;
+  bool save_failed_ = false, interrupt_saved_ = false;
 };
 
 }  // namespace lockstep::recipes

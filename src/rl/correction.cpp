@@ -87,7 +87,7 @@ std::vector<size_t> rows_that_learn(const train::Datum& datum) {
 }
 
 struct Sums {
-  double weight = 0, changed = 0, rows = 0, ess = 0, samples = 0;
+  double weight = 0, distance = 0, changed = 0, rows = 0, ess = 0, samples = 0;
 };
 
 void add(Sums& sums, std::span<const Weight> weights) {
@@ -116,6 +116,7 @@ CorrectionReport correct(std::span<train::Datum> datums, const Correction& corre
       d.push_back(bounded(static_cast<double>(datum.policy_logprobs[t]) - datum.sampled_logprobs[t]));
     all.push_back(weights_of(d, correction));
     if (!d.empty()) add(sums, all.back());
+    for (const double each : d) sums.distance += std::abs(std::exp(each) - 1);
   }
   if (sums.rows == 0) return {};
   const double mean = sums.weight / sums.rows;
@@ -127,7 +128,10 @@ CorrectionReport correct(std::span<train::Datum> datums, const Correction& corre
     for (size_t k = 0; k < rows.size(); ++k)
       datum.policy_weights[rows[k]] = static_cast<float>(datum.policy_weights[rows[k]] * all[i][k].value * scale);
   }
-  return {.mean_weight = mean, .changed = sums.changed / sums.rows, .ess_ratio = sums.ess / sums.samples};
+  return {.mean_weight = mean,
+          .distance = sums.distance / sums.rows,
+          .changed = sums.changed / sums.rows,
+          .ess_ratio = sums.ess / sums.samples};
 }
 
 }  // namespace lockstep::rl

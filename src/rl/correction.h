@@ -43,6 +43,7 @@ struct Correction {
 // Over the rows that learn; weights are those before normalization.
 struct CorrectionReport {
   double mean_weight = 1;  // slime's tis
+  double distance = 0;     // slime's tis_abs: mean |w - 1| of the tokens' own ratios, before any rule
   double changed = 0;      // slime's tis_clipfrac: share of rows with a ratio that a rule bounded, or with weight 0
   double ess_ratio = 1;    // mean over samples of (sum w)^2 / (n sum w^2), 0 where all w are 0
 };

@@ -143,10 +143,17 @@ void require_critic(const RlParts& parts, const Algorithm& algorithm) {
 
 // What the report says of a step of `steps`.
 void add_step(TrainReport& report, const train::StepReport& taken, int64_t steps) {
-  report.entropy += taken.metrics.entropy / static_cast<double>(steps);
-  report.clip_fraction += taken.metrics.clip_fraction / static_cast<double>(steps);
-  report.policy_kl += taken.metrics.policy_kl / static_cast<double>(steps);
-  report.distillation += taken.metrics.distillation / static_cast<double>(steps);
+  const train::Metrics& metrics = taken.metrics;
+  const auto share = [steps](double value) { return value / static_cast<double>(steps); };
+  report.loss += share(taken.loss);
+  report.objective += share(metrics.objective);
+  report.reference_kl += share(metrics.reference_kl);
+  report.entropy += share(metrics.entropy);
+  report.clip_fraction += share(metrics.clip_fraction);
+  report.sequence_mask += share(metrics.sequence_mask);
+  report.policy_kl += share(metrics.policy_kl);
+  report.ratio += share(metrics.ratio);
+  report.distillation += share(metrics.distillation);
   report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
 }
 

@@ -75,6 +75,10 @@ void Metrics::add(const Metrics& other) {
   policy_kl += other.policy_kl;
   clip_fraction += other.clip_fraction;
   distillation += other.distillation;
+  objective += other.objective;
+  reference_kl += other.reference_kl;
+  ratio += other.ratio;
+  sequence_mask += other.sequence_mask;
   reward_chosen += other.reward_chosen;
   reward_rejected += other.reward_rejected;
   reward_accuracy += other.reward_accuracy;

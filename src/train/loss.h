@@ -77,6 +77,11 @@ struct Metrics {
   double policy_kl = 0;         // PolicyLoss: mean of old - lp, a share
   double clip_fraction = 0;     // PolicyLoss, ValueLoss: share of the rows that are clipped or masked
   double distillation = 0;      // PolicyLoss: mean of its distillation, before the coefficient; a share
+  // PolicyLoss, parts of its value, reduced as it is: the objective with its factors and penalties; the KL to the
+  // reference, before the coefficient. Shares.
+  double objective = 0, reference_kl = 0;
+  double ratio = 0;          // PolicyLoss: mean of exp(lp - old), a share
+  double sequence_mask = 0;  // PolicyLoss: share of the rows that PolicyLoss::sequence_mask leaves out
   // DpoLoss, each pair's share of the mean over pairs: rewards, 1 where the chosen one's is larger, log-probs.
   double reward_chosen = 0, reward_rejected = 0, reward_accuracy = 0;
   double logp_chosen = 0, logp_rejected = 0;

@@ -89,6 +89,8 @@ struct SequenceMask {
 //   forward_kl_topk  max(0, sum of p (log p - l) over the row's candidates), p the teacher's probability, l the
 //   policy's
 //                    log-prob; log p and l are at least min_logprob (0: no bound) first. GKD, arXiv 2306.13649
+//                    `tail`: + q (log q - log r), q = 1 - sum of p, r = 1 - sum of exp(l) but at least tail_eps, before
+//                    any bound of log-probs: all other tokens as one more. Without max(0, .) then: it is a divergence
 //   estimator        KL(policy || teacher) by the log-probs of the target; k1 has the same gradient for every teacher
 // Either is bounded to [-max_value, max_value] (0: no bound). What a bound cuts has no gradient.
 enum class DistillKind { none, forward_kl_topk, estimator };
@@ -96,6 +98,8 @@ struct DistillTerm {
   DistillKind kind = DistillKind::none;
   KlType estimator = KlType::k3;
   float coef = 1, max_value = 10, min_logprob = -10;
+  bool tail = false;  // of forward_kl_topk
+  float tail_eps = 1e-7f;
 };
 
 // The row of the objective, times policy_weights of the datum where it has them, + kl_coef KL(lp, ref) - entropy_coef

@@ -331,6 +331,8 @@ TEST(Train, Distillation) {
   rejects("--opd-teacher-load T", {"--opd-teacher-load needs --use-opd"});
   rejects("--opd-log-prob-top-k 4", {"--opd-log-prob-top-k needs --use-opd"});
   rejects("--use-opd --opd-type sglang", {"distillation needs a teacher"});
+  rejects("--use-opd --opd-type sglang --opd-teacher-load T", {"--opd-type", "--opd-teacher-urls"});
+  rejects("--use-opd --opd-type megatron --opd-teacher-urls h:1", {"--opd-type", "--opd-teacher-load"});
 }
 
 TEST(Train, GatesAndAdaptiveCoefficients) {
@@ -478,6 +480,22 @@ TEST(Train, DistillationOfTheLikeliestTokens) {
   EXPECT_EQ(flows.loss.distill.max_value, 5);
   EXPECT_EQ(flows.loss.distill.min_logprob, -8);
   EXPECT_EQ(flows.training.candidates, 32);
+  EXPECT_FALSE(flows.loss.distill.tail);
+  const auto tail = train(opd +
+                          "--opd-log-prob-top-k 8 --distillation-loss-mode forward_kl_topk_tail "
+                          "--distillation-tail-mass-eps 1e-3");
+  EXPECT_EQ(tail.loss.distill.kind, train::DistillKind::forward_kl_topk);
+  EXPECT_TRUE(tail.loss.distill.tail);
+  EXPECT_EQ(tail.loss.distill.tail_eps, 1e-3f);
+  EXPECT_EQ(tail.loss.distill.max_value, 10);
+  EXPECT_EQ(tail.training.candidates, 8);
+  rejects(opd + "--distillation-loss-mode forward_kl_topk_tail", {"forward_kl_topk_tail", "1 or more"});
+  rejects(opd + "--distillation-loss-mode forward_kl_topk --opd-log-prob-top-k 8 --distillation-tail-mass-eps 1e-3",
+          {"--distillation-tail-mass-eps", "bound"});
+  rejects(opd + "--distillation-loss-mode k3 --distillation-log-prob-min-clamp -8",
+          {"--distillation-log-prob-min-clamp"});
+  rejects(opd + "--distillation-loss-max-clamp 8", {"--distillation-loss-max-clamp"});
+  rejects("--distillation-loss-max-clamp 8", {"--distillation-loss-max-clamp", "--use-opd"});
   EXPECT_EQ(train(opd + "--distillation-loss-mode low_var_kl").loss.distill.estimator, train::KlType::low_var);
   rejects(opd + "--opd-top-k-strategy union", {"need", "--opd-log-prob-top-k above 0"});
   rejects(opd + "--distillation-loss-mode forward_kl_topk", {"--opd-log-prob-top-k", "1 or more"});
@@ -485,6 +503,32 @@ TEST(Train, DistillationOfTheLikeliestTokens) {
   rejects(opd + "--distillation-loss-mode forward_kl_topk --opd-log-prob-top-k 4 --opd-reward-weight-mode none",
           {"teacher's likeliest tokens", "--opd-reward-weight-mode"});
   rejects("--distillation-loss-mode k3", {"--distillation-loss-mode needs --use-opd"});
+}
+
+TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
+  const auto is_noted = [](const std::string& flag, const std::string& more) {
+    const std::string wanted = flag.substr(0, flag.find(' ')) + ": not used without ";
+    return std::ranges::any_of(parse_train(train_args(flag + more)).notes,
+                               [&](const std::string& note) { return note.starts_with(wanted); });
+  };
+  const std::pair<const char*, const char*> kReaders[] = {{"--sapo-tau-pos 2", " --policy-loss sapo"},
+                                                          {"--dppo-ratio-cap 3", " --policy-loss dppo_kl"},
+                                                          {"--dppo-mask-low 0.1", " --policy-loss prime"},
+                                                          {"--dro-beta 0.1", " --policy-loss dro"},
+                                                          {"--vespo-k-neg 2", " --policy-loss vespo"},
+                                                          {"--clip-cov-lb 0", " --policy-loss clip_cov"},
+                                                          {"--ppo-kl-coef 2", " --policy-loss kl_cov"},
+                                                          {"--opsm-delta 0.1", " --use-opsm"},
+                                                          {"--kl-loss-type k3", " --use-kl-loss"},
+                                                          {"--kl-horizon 5", " --kl-coef 0.1 --use-adaptive-kl"},
+                                                          {"--entropy-target 0.1", " --use-adaptive-entropy"},
+                                                          {"--max-filter-rounds 2", " --on-reward-failure drop-group"},
+                                                          {"--opd-kl-coef 2", " --use-opd --opd-teacher-load T"},
+                                                          {"--sampling-multiprocessors 2", " --max-staleness 1"}};
+  for (const auto& [flag, reader] : kReaders) {
+    EXPECT_TRUE(is_noted(flag, "")) << flag;
+    EXPECT_FALSE(is_noted(flag, reader)) << flag;
+  }
 }
 
 TEST(Train, TeachersBehindHttp) {

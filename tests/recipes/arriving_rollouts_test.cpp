@@ -1,8 +1,8 @@
 // Rollouts made of what arrives, and rollouts whose long samples are drawn over several of them.
 #include "recipes/arriving_rollouts.h"
 
-#include <chrono>
-#include <thread>
+#include <cstdlib>
+#include <set>
 
 #include "recipes/pending_samples.h"
 #include "recipes/training_fixture.h"
@@ -126,7 +126,6 @@ TEST_F(Arrival, SamplesUnderWayGoOnWithNewVersions) {
 TEST_F(Arrival, AResumedRunGoesOnWithWhatWasThere) {
   RlOptions options = arriving("run");
   options.num_rollout = 3;
-  options.checks.equal_logprobs = false;  // the versions that drew before the checkpoint are not there any more
   run_rl(options, control_);
   const checkpoint::LoadedCheckpoint saved(options.save.save, 3);
   const Json& arrivals = saved.state().parts.at("arrivals").json;
@@ -217,16 +216,10 @@ TEST_F(Arrival, TokensOfEarlierRolloutsCanBeMasked) {
 }
 
 TEST_F(Arrival, PartialRolloutsResumeBitForBit) {
-  // The versions that drew before the checkpoint are not there any more, so nothing is compared with them.
-  const auto unchecked = [this](const std::string& name) {
-    RlOptions options = partial(name);
-    options.checks.equal_logprobs = false;
-    return options;
-  };
-  run_rl(unchecked("whole"), control_);
+  run_rl(partial("whole"), control_);
   for (const int64_t first : {1, 3}) {
     const std::string name = "part" + std::to_string(first);
-    RlOptions options = unchecked(name);
+    RlOptions options = partial(name);
     options.num_rollout = first;
     run_rl(options, control_);
     options.num_rollout = 6;
@@ -237,10 +230,10 @@ TEST_F(Arrival, PartialRolloutsResumeBitForBit) {
   }
   int questions = 0;
   control_.interrupted = [&] { return ++questions < 0; };
-  run_rl(unchecked("counted"), control_);
+  run_rl(partial("counted"), control_);
   for (int at = questions / 5; at < questions; at += questions / 5) {
     const std::string name = "interrupted" + std::to_string(at);
-    RlOptions options = unchecked(name);
+    RlOptions options = partial(name);
     options.save.save_interval = 4;  // most are saved because of the interrupt
     int asked = 0;
     control_.interrupted = [&] { return ++asked > at; };
@@ -249,6 +242,145 @@ TEST_F(Arrival, PartialRolloutsResumeBitForBit) {
     options.save.load = options.save.save;
     run_rl(options, control_);
     EXPECT_EQ(adapter_bytes(name, 6), adapter_bytes("whole", 6)) << at;
+    EXPECT_EQ(results(name), results("whole")) << at;
+  }
+}
+
+// A checkpoint has the versions that drew what it keeps, and no others.
+TEST_F(Arrival, CheckpointsHoldTheVersionsOfTheirSamples) {
+  run_rl(partial("run"), control_);
+  size_t older = 0;
+  for (int64_t iteration = 1; iteration <= 6; ++iteration) {
+    const checkpoint::LoadedCheckpoint saved((dir_.path() / "run").string(), iteration);
+    std::set<int64_t> drew, kept;
+    for (const Json& group : saved.state().parts.at("partial_rollouts").json.at("groups"))
+      for (const Json& sample : group.at("samples"))
+        for (const Json& version : sample.at("versions")) drew.insert(version.get<int64_t>());
+    for (const std::string& name : saved.policy_names())
+      if (name != lora::kActor) kept.insert(saved.policy(name).directory.metadata()->version);
+    drew.erase(iteration);  // the actor
+    EXPECT_EQ(kept, drew) << iteration;
+    older += drew.size();
+  }
+  EXPECT_GT(older, 0u);
+}
+
+// One prompt for all groups, most of which are dropped: each is drawn anew.
+TEST_F(Arrival, APromptWhoseGroupWasDroppedIsDrawnAnew) {
+  RlOptions options = partial("run");
+  options.prompt_data = kArith + "/train.jsonl@[0:1]";
+  options.over_sampling = 0;
+  options.rollout_batch_size = 1;
+  options.training.global_batch_size = 4;
+  options.need_spread = true;
+  options.max_filter_rounds = 50;
+  options.optimizer.schedule.lr = 0;
+  run_rl(options, control_);
+  int64_t dropped = 0;
+  for (const Json& line : metrics("run")) dropped += line.at("dynamic_sampling/dropped_groups").get<int64_t>();
+  EXPECT_GT(dropped, 0);
+}
+
+// What was drawn and graded of the rollout that is interrupted is kept, although its last iteration is saved.
+TEST_F(Arrival, AnInterruptKeepsWhatWasGradedSinceTheLastCheckpoint) {
+  for (const bool is_partial : {false, true}) {
+    const auto options = [&](const std::string& save) {
+      RlOptions o = is_partial ? partial(save) : rl(save);
+      o.num_rollout = 2;
+      return o;
+    };
+    const std::string kind = is_partial ? "partial" : "by_rule";
+    int questions = 0, first = 0;
+    control_.interrupted = [&] {
+      if (checkpoint::latest_iteration((dir_.path() / kind).string())) ++questions;
+      first += questions == 0 ? 1 : 0;
+      return false;
+    };
+    run_rl(options(kind), control_);
+    size_t kept = 0;
+    for (int at = first + 1; at < first + questions; at += std::max(1, questions / 8)) {
+      const std::string name = kind + std::to_string(at);
+      RlOptions o = options(name);
+      int asked = 0;
+      control_.interrupted = [&] { return ++asked > at; };
+      EXPECT_THROW(run_rl(o, control_), Cancelled) << name;
+      const checkpoint::LoadedCheckpoint saved(o.save.save, 1);
+      const auto& parts = saved.state().parts;
+      if (!is_partial && parts.contains("pending_samples"))
+        kept += parts.at("pending_samples").json.at("samples").size();
+      if (is_partial && parts.at("partial_rollouts").json.at("position") > saved.state().counters.at("data_position"))
+        ++kept;
+      control_.interrupted = [] { return false; };
+      o.save.load = o.save.save;
+      run_rl(o, control_);
+      EXPECT_EQ(adapter_bytes(name, 2), adapter_bytes(kind, 2)) << name;
+    }
+    EXPECT_GT(kept, 0u) << kind;
+  }
+}
+
+class SlowRewards : public Arrival {
+ protected:
+  // The answer's first character right or not, by a program in the shell's python3: `before` runs for each sample.
+  void grade_by(RlOptions& options, const std::string& before) {
+    options.reward.choices = {{.kind = rl::RewardKind::command}};
+    options.reward.workers = 8;
+    dir_.write("grade.py",
+               "import json, os, sys, time\n"
+               "for line in sys.stdin:\n"
+               "    sample = json.loads(line)\n"
+               "    reward = float(sample['response'][:1] == sample['label'][:1])\n"
+               "    " +
+                   before +
+                   "\n"
+                   "    print(json.dumps({'id': sample['id'], 'reward': reward}), flush=True)\n");
+    options.reward.command = "exec python3 " + (dir_.path() / "grade.py").string();
+  }
+  void SetUp() override {
+    if (std::system("python3 -c ''") != 0) GTEST_SKIP() << "no python3";
+  }
+};
+
+// Groups that finish while others are waited for may be too old by then.
+TEST_F(SlowRewards, AGroupThatWasGradedForLongIsTooOld) {
+  RlOptions options = arriving("run");
+  options.num_rollout = 10;
+  options.rollout_batch_size = 2;
+  options.async.max_staleness = 1;
+  options.async.max_concurrent_samples = 16;
+  grade_by(options, "time.sleep(0.5 if int(sample['label']) % 3 == 0 else 0.04)");
+  run_rl(options, control_);
+  for (const Json& line : metrics("run")) EXPECT_LE(line.at("staleness_max").get<double>(), 1) << line;
+  EXPECT_GT(metrics("run").back().at("async/stale_groups").get<int64_t>(), 0);
+}
+
+// The checkpoint that such a run leaves goes on when the reward was mended.
+TEST_F(SlowRewards, AnUnknownRewardStopsTheRunAndCanBeMended) {
+  const std::string broken = (dir_.path() / "broken").string();
+  for (const std::string kind : {"by_rule", "ahead", "partial", "arriving"}) {
+    const auto options = [&](const std::string& save) {
+      RlOptions o = kind == "partial" ? partial(save) : kind == "arriving" ? arriving(save) : rl(save);
+      if (kind == "ahead") o.staleness.max_staleness = 1;
+      o.num_rollout = 5;
+      o.checks.equal_logprobs = true;
+      o.on_reward_failure = rl::RewardFailure::stop;
+      grade_by(o, "reward = None if os.path.exists('" + broken + "') else reward");
+      return o;
+    };
+    run_rl(options(kind + "_whole"), control_);
+    RlOptions part = options(kind);
+    control_.interrupted = [&] {
+      if (checkpoint::latest_iteration(part.save.save).value_or(0) >= 2) dir_.write("broken", "");
+      return false;
+    };
+    testing::expect_error<DataError>([&] { run_rl(part, control_); }, {"reward is unknown"});
+    control_.interrupted = [] { return false; };
+    std::filesystem::remove(broken);
+    part.save.load = part.save.save;
+    run_rl(part, control_);
+    EXPECT_EQ(metrics(kind).size(), 5u) << kind;
+    if (kind == "arriving") continue;  // timing decides there
+    EXPECT_EQ(adapter_bytes(kind, 5), adapter_bytes(kind + "_whole", 5)) << kind;
   }
 }
 

@@ -19,7 +19,7 @@ TEST(RunChecks, MeanOfLogprobDifferences) {
   expect_error<CheckError>([&] { check_rollout(checks, {.rollout = 3, .logprob_diff = 0.11}); },
                            {"differ on average", "rollout 3", "0.11", "at most 0.1"});
   expect_error<CheckError>([&] { check_rollout(checks, {.logprob_diff = kNan}); }, {"nan"});
-  expect_error<CheckError>([&] { check_rollout(checks, {.rollout = 2}); }, {"nan"});  // it was not measured
+  expect_error<CheckError>([&] { check_rollout(checks, {.rollout = 2}); }, {"cannot be compared", "rollout 2"});
   EXPECT_NO_THROW(check_rollout({}, {.logprob_diff = 9, .logprob_diff_max = 9, .kl = 9}));
 }
 

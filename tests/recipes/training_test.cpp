@@ -204,6 +204,10 @@ TEST_F(Training, KlIsLoggedWhenAskedForAndSmallAtFirst) {
   const auto lines = metrics("kl");
   EXPECT_EQ(lines[0]["kl"].get<double>(), 0.0);  // B is 0 at first: the policy is the reference
   EXPECT_GT(lines[1]["kl"].get<double>(), 0.0);
+  EXPECT_GT(lines[1]["kl_loss"].get<double>(), 0.0);
+  for (const Json& line : lines)
+    EXPECT_NEAR(line["loss"].get<double>(),
+                line["pg_loss"].get<double>() + static_cast<double>(0.1f) * line["kl_loss"].get<double>(), 1e-9);
 }
 
 TEST_F(Training, EvaluationsAreLines) {

@@ -77,10 +77,12 @@ struct LossCase {
   explicit LossCase(const Json& wanted) {
     const std::string mode = wanted.at("mode");
     DistillTerm& term = loss.distill;
-    term = {.kind = mode == "forward_kl_topk" ? DistillKind::forward_kl_topk : DistillKind::estimator,
+    term = {.kind = mode.starts_with("forward_kl_topk") ? DistillKind::forward_kl_topk : DistillKind::estimator,
             .coef = wanted.at("coef"),
             .max_value = wanted.at("max_value"),
-            .min_logprob = wanted.at("min_logprob")};
+            .min_logprob = wanted.at("min_logprob"),
+            .tail = mode == "forward_kl_topk_tail",
+            .tail_eps = wanted.at("tail_eps")};
     if (term.kind == DistillKind::estimator) term.estimator = train::parse_kl_type(mode);
     for (const Json& sample : golden().at("rollout")) add(sample);
     const std::string how = wanted.at("reduction");
@@ -124,7 +126,7 @@ struct LossCase {
 };
 
 TEST(DistillLoss, ValuesAndGradientsAreThoseOfTheFormulas) {
-  EXPECT_EQ(golden().at("losses").size(), 14u);
+  EXPECT_EQ(golden().at("losses").size(), 18u);
   for (const Json& wanted : golden().at("losses")) {
     const LossCase c(wanted);
     std::vector<float> d_logprob, d_candidates;
@@ -155,12 +157,15 @@ TEST(DistillLoss, WhatItCannotReadIsAnError) {
   LossCase cut(wanted);
   cut.candidate_logprob.pop_back();
   EXPECT_THROW(cut.evaluate(a, b), ShapeError);
-  LossCase k1(golden().at("losses")[2]);
+  LossCase k1(golden().at("losses")[4]);
   k1.loss.distill.estimator = train::KlType::k1;
   expect_error<ConfigError>([&] { k1.evaluate(a, b); }, {"k1"});
   LossCase below(wanted);
   below.loss.distill.max_value = -1;
   expect_error<ConfigError>([&] { below.evaluate(a, b); }, {"max_value"});
+  LossCase no_tail(wanted);
+  no_tail.loss.distill.tail_eps = 0;
+  expect_error<ConfigError>([&] { no_tail.evaluate(a, b); }, {"tail_eps"});
 }
 
 // A trainer whose adapter has moved, its base as the teacher.

@@ -13,10 +13,11 @@ import math
 import pathlib
 import random
 
-from rl_cases import Dual, KL, clamp, f32, largest, make_rollout, reduced
+from rl_cases import Dual, KL, clamp, exp, f32, largest, log, make_rollout, reduced
 
 SEED, VOCAB, K = 23, 12, 4
 SETS = ["only-student", "only-teacher", "intersection", "union", "xor"]
+TOP_K = ["forward_kl_topk", "forward_kl_topk_tail"]
 WEIGHTS = ["student_p", "teacher_p", "none"]
 
 
@@ -61,14 +62,19 @@ def differences(rollout):
 
 def row_loss(s, t, now, case):
     """now: of row t, duals of all tokens' log-probs."""
-    if case["mode"] == "forward_kl_topk":
+    if case["mode"] in TOP_K:
         value = Dual(0)
         for v in s["teacher_top"][t]:
             log_p, lp = s["teacher"][t][v], now[v]
             if case["min_logprob"] < 0:
                 log_p, lp = max(log_p, case["min_logprob"]), largest(lp, case["min_logprob"])
             value = value + math.exp(log_p) * (log_p - lp)
-        value = largest(value, 0)
+        if case["mode"] == "forward_kl_topk":
+            value = largest(value, 0)
+        else:
+            q = 1 - sum(math.exp(s["teacher"][t][v]) for v in s["teacher_top"][t])
+            r = largest(1 - sum((exp(now[v]) for v in s["teacher_top"][t]), Dual(0)), case["tail_eps"])
+            value = value + q * (math.log(q) - log(r))
     else:
         v = s["target"][t]
         value = KL[case["mode"]](now[v] - s["teacher"][t][v])
@@ -87,17 +93,19 @@ def evaluate(rollout, case):
     for i, s in enumerate(rollout):
         for t, w in enumerate(s["weights"]):
             slopes = [at(i, t, v).slope if w else 0.0 for v in s["teacher_top"][t]]
-            d_candidates += slopes if case["mode"] == "forward_kl_topk" else []
-            d_target.append(at(i, t, s["target"][t]).slope if w and case["mode"] != "forward_kl_topk" else 0.0)
+            d_candidates += slopes if case["mode"] in TOP_K else []
+            d_target.append(at(i, t, s["target"][t]).slope if w and case["mode"] not in TOP_K else 0.0)
     return {**case, "loss": at(-1, -1, -1).value, "d_logprob": d_target, "d_candidates": d_candidates}
 
 
 def cases():
-    base = {"coef": 0.5, "max_value": 0.0, "min_logprob": 0.0, "reduction": "seq-mean-token-mean"}
-    for mode in ("forward_kl_topk", "k2", "k3", "low_var_kl", "abs", "k3+"):
+    base = {"coef": 0.5, "max_value": 0.0, "min_logprob": 0.0, "tail_eps": 0.0078125, "reduction": "seq-mean-token-mean"}
+    for mode in (*TOP_K, "k2", "k3", "low_var_kl", "abs", "k3+"):
         yield {**base, "mode": mode}
         yield {**base, "mode": mode, "max_value": 0.25, "reduction": "token-mean"}
-    yield {**base, "mode": "forward_kl_topk", "min_logprob": -1.75}
+    for mode in TOP_K:
+        yield {**base, "mode": mode, "min_logprob": -1.75}
+    yield {**base, "mode": "forward_kl_topk_tail", "tail_eps": 0.125}
     yield {**base, "mode": "forward_kl_topk", "min_logprob": -1.75, "max_value": 0.125, "coef": 2.0, "reduction": "token-sum"}
 
 

@@ -5,8 +5,8 @@
   (then tools/golden/make_goldens.py --manifest records the file in MANIFEST.json)
 
 Needs nothing beside Python. Derivatives are those of dual numbers: a loss is written once as a value, and its gradient by a
-log-prob or an entropy follows. The rollout has groups of 4, 3, 3 and 1, one group of equal rewards, samples of several turns,
-one that is wholly masked; every number is exact in float32.
+log-prob or an entropy follows. The rollout has groups of 4, 3, 3, 1 and 2, one group of equal rewards, one of which no token
+learns, samples of several turns, truncated ones, one that is wholly masked; every number is exact in float32.
 """
 import argparse
 import json
@@ -16,7 +16,7 @@ import random
 import struct
 
 SEED = 21
-GROUPS = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3]
+GROUPS = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 4, 4]
 
 
 def f32(x):
@@ -95,23 +95,27 @@ def stop(x):
 def make_rollout():
     rng = random.Random(SEED)
     rollout = []
-    rewards = [1, 0, 0.25, 1, 0.5, 0.5, 0.5, -0.5, 2, 0.75, 0.375]
+    rewards = [1, 0, 0.25, 1, 0.5, 0.5, 0.5, -0.5, 2, 0.75, 0.375, 1, 0]
     for i, group in enumerate(GROUPS):
         length = rng.randint(5, 9)
         mask = [0, 0] + [1] * (length - 2)
         if i % 3 == 1:
             mask[4] = 0  # another turn's prompt
-        if i == 6:
+        if i in (6, 11, 12):
             mask = [0] * length
         draw = lambda low, high: [f32(rng.uniform(low, high)) for _ in range(length)]
         old = draw(-3, -0.05)
         rollout.append({
-            "group": group, "reward": rewards[i], "baseline": f32(rng.uniform(0, 1)), "weights": mask, "policy_logprobs": old,
+            "group": group, "reward": rewards[i], "truncated": i % 4 == 2, "baseline": f32(rng.uniform(0, 1)), "weights": mask, "policy_logprobs": old,
             "sampled_logprobs": [f32(x + rng.uniform(-0.05, 0.05)) for x in old],
             "ref_logprobs": [f32(x + rng.uniform(-1, 1)) for x in old],
             "logprob": [f32(x + rng.choice([0.02, 0.2, 1.0]) * rng.uniform(-1, 1)) for x in old],
             "entropy": draw(0.1, 3), "advantages": draw(-2, 2), "policy_weights": draw(0.2, 1.5)})
     return rollout
+
+
+def without_truncated(rollout):
+    return [{**s, "weights": [0] * len(s["weights"])} if s["truncated"] else s for s in rollout]
 
 
 # --- advantages: one list of row values per sample ---
@@ -168,6 +172,8 @@ def opo(r, samples):
     if len(r) == 1:
         return r
     lengths = [len(rows(s)) for s in samples]
+    if not sum(lengths):
+        return r
     baseline = sum(n * x for n, x in zip(lengths, r)) / sum(lengths)
     return [x - baseline for x in r]
 
@@ -215,6 +221,8 @@ def advantages(rollout):
         "grpo_passk": by_group(rollout, pass_at_k),
         "reinforce_plus_plus": discounted(rollout, 0.9, 0.05),
         "reinforce_plus_plus_baseline": baseline_less_kl(rollout, 0.05),
+        "opo_without_truncated": by_group(without_truncated(rollout), opo),
+        "reinforce_plus_plus_without_truncated": discounted(without_truncated(rollout), 0.9, 0.05),
     }
 
 
@@ -339,13 +347,18 @@ def reduced(values, rollout, how):
 
 def loss_value(rollout, lp, entropy, case):
     values = []
+    if case.get("without_truncated"):
+        rollout = without_truncated(rollout)
     for data, sample_lp, sample_h in zip(rollout, lp, entropy):
         s = Sample(data, sample_lp, sample_h)
         if s.n == 0:
             values.append([])
             continue
         terms = OBJECTIVES[case["objective"]](s)
+        moved = mean([b - lp.value for b, lp in zip(s.sampled if case.get("from_sampler") else s.old, s.lp)])
         for i, t in enumerate(s.t):
+            if "opsm_delta" in case and moved > f32(case["opsm_delta"]) and s.a[i] < 0:
+                terms[i] = Dual(0)
             if case.get("weights"):
                 terms[i] = terms[i] * data["policy_weights"][t]
             if case["objective"] == "prime":
@@ -386,6 +399,11 @@ def cases():
     for reduction in ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm"):
         yield {"objective": "vanilla", "entropy_coef": 0.01, "reduction": reduction}
     yield {"objective": "importance_sampling", "penalty": True}
+    for objective in ("vanilla", "gspo"):
+        yield {"objective": objective, "opsm_delta": 0.05, "weights": True}
+    yield {"objective": "vanilla", "opsm_delta": 0.05, "from_sampler": True}
+    yield {"objective": "vanilla", "without_truncated": True}
+    yield {"objective": "gspo", "without_truncated": True, "reduction": "token-mean"}
 
 
 # --- pairs: samples 0 and 1, 2 and 3, 4 and 5, chosen first ---

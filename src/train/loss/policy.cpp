@@ -21,6 +21,7 @@ struct PolicyRow {
   double advantage = 0;
   double factor = 1;  // policy_weights
   double sampled = 0, old = 0;
+  bool left_out = false;  // by PolicyLoss::sequence_mask
 };
 
 struct RowTerm {
@@ -187,8 +188,10 @@ void mask_sequence(const SequenceMask& mask, std::vector<PolicyRow>& rows) {
     return mask.from_sampler ? row.sampled - row.logprob : -row.log_ratio;
   });
   if (!(moved > mask.delta)) return;
-  for (PolicyRow& row : rows)
-    if (row.advantage < 0) row.factor = 0;
+  for (PolicyRow& row : rows) {
+    row.left_out = row.advantage < 0;
+    if (row.left_out) row.factor = 0;
+  }
 }
 
 // What is added to the objective of a row: penalties and the KL of dppo_mask.
@@ -205,19 +208,21 @@ void add_row_penalties(const PolicyLoss& loss, const Datum& datum, const PolicyR
   }
 }
 
-void add_kl(const PolicyLoss& loss, const Row& row, const PolicyRow& values, RowTerm& term) {
-  if (row.datum.ref_logprobs.empty()) return;
+// Returns its value before the coefficient.
+double add_kl(const PolicyLoss& loss, const Row& row, const PolicyRow& values, RowTerm& term) {
+  if (row.datum.ref_logprobs.empty()) return 0;
   const double k1 = row.logprob - row.datum.ref_logprobs[row.index];
   if (!std::isfinite(k1))
     fail(row, "a reference log-prob is not finite", std::to_string(row.datum.ref_logprobs[row.index]),
          "a finite number");
-  if (loss.kl_coef == 0) return;
+  if (loss.kl_coef == 0) return 0;
   const double ratio = ratio_of(values.log_ratio);
   const Estimate kl = loss.unbiased_kl
                           ? estimate_unbiased_kl(loss.kl_type, k1, ratio, moves(values.log_ratio) ? ratio : 0)
                           : estimate_kl(loss.kl_type, k1);
   term.value += loss.kl_coef * kl.value;
   term.slope += loss.kl_coef * kl.slope;
+  return kl.value;
 }
 
 PolicyRow policy_row(const Row& row) {
@@ -244,7 +249,9 @@ void measure(const PolicyRow& row, double entropy, bool clipped, double weight, 
   metrics.logprob_diff_max = std::max(metrics.logprob_diff_max, difference);
   metrics.entropy += weight * entropy;
   metrics.policy_kl -= weight * row.log_ratio;
+  metrics.ratio += weight * ratio_of(row.log_ratio);
   if (clipped) metrics.clip_fraction += weight;
+  if (row.left_out) metrics.sequence_mask += weight;
 }
 
 }  // namespace
@@ -272,10 +279,11 @@ double evaluate_policy(const PolicyLoss& loss, const SampleScale& scale, const D
     const Row row = at(value.index);
     RowTerm& term = terms[i];
     add_row_penalties(loss, datum, value, term);
-    term.value -= loss.entropy_coef * row.entropy;
-    add_kl(loss, row, value, term);
-    measure(value, row.entropy, term.clipped, scale.metric * datum.weights[row.index], metrics);
     const double weight = scale.loss * datum.weights[row.index];
+    metrics.objective += weight * term.value;
+    term.value -= loss.entropy_coef * row.entropy;
+    metrics.reference_kl += weight * add_kl(loss, row, value, term);
+    measure(value, row.entropy, term.clipped, scale.metric * datum.weights[row.index], metrics);
     if (loss.distill.kind != DistillKind::none) {
       const DistillRow pull = distill_row(loss.distill, row, rows, weight * loss.distill.coef);
       term.value += loss.distill.coef * pull.value;

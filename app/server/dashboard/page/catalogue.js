@@ -35,7 +35,8 @@ export const catalogue = [
   ["Policy", [
     ["KL to the reference", ["kl"]],
     ["KL of the step (old - new)", ["ppo_kl"]],
-    ["Clipped tokens", ["pg_clipfrac", "tis_clipfrac"]],
+    ["Policy loss", ["pg_loss"]],
+    ["Clipped tokens", ["pg_clipfrac", "tis_clipfrac", "opsm_clipfrac"]],
     ["Log-prob difference: mean, largest", ["logprob_diff", "logprob_diff_max"]],
     ["Mismatch of sampler and old policy: mean, largest", ["mismatch_mean", "mismatch_max"]],
     ["Gradient norm", ["grad_norm"]],

@@ -1,0 +1,13 @@
+// Flags that another flag must ask for to be read.
+#pragma once
+
+#include "cli/classify.h"
+#include "recipes/options.h"
+
+namespace lockstep::cli {
+
+// A note for each flag of `train` that was given and that this run does not read: the parameter of another loss, the
+// teacher's coefficient without a teacher. Scripts carry such flags from one method to the next, so it is no error.
+void note_unread(const recipes::RlOptions& options, Classified& given);
+
+}  // namespace lockstep::cli
