@@ -23,8 +23,8 @@ double measured(int64_t rollout, const std::optional<double>& value) {
   if (value) return *value;
   throw CheckError({.what = "log-probs of trainer and sampler cannot be compared",
                     .where = fmt::format("rollout {}", rollout),
-                    .got = "tokens of a version of the adapter that is not held any more",
-                    .attempt = "a smaller bound on staleness, or no check of log-probs"});
+                    .got = "no reward is known, or a version of the adapter that drew some tokens is not held any more",
+                    .attempt = "a reward that answers, a smaller bound on staleness, or no check of log-probs"});
 }
 
 }  // namespace
