@@ -186,8 +186,9 @@ TEST(Methods, LossesAndGradientsAreThoseOfTheFormulas) {
     const train::LossOutput output = train::evaluate_loss(loss, scale_of(wanted, batch), batch.datums, batch.logprob,
                                                           batch.entropy, d_logprob, d_entropy);
     const train::Metrics& parts = output.metrics;
-    if (loss.entropy_coef == 0)
+    if (loss.entropy_coef == 0) {
       EXPECT_NEAR(output.loss, parts.objective + loss.kl_coef * parts.reference_kl, kTolerance) << wanted;
+    }
     EXPECT_EQ(parts.sequence_mask > 0, loss.sequence_mask.on) << wanted;
     Json shown = wanted;
     for (const char* key : {"loss", "d_logprob", "d_entropy"}) shown.erase(key);

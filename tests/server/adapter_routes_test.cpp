@@ -253,7 +253,9 @@ TEST(AdapterReloads, BatchesAreAnsweredWithOneVersion) {
     ASSERT_EQ(batch.status, 200) << batch.body;
     const OrderedJson parts = batch.json();
     for (size_t p = 0; p < parts.size(); ++p)
-      if (p != 5) EXPECT_EQ(parts[p]["meta_info"]["weight_version"], parts[0]["meta_info"]["weight_version"]);
+      if (p != 5) {
+        EXPECT_EQ(parts[p]["meta_info"]["weight_version"], parts[0]["meta_info"]["weight_version"]);
+      }
   }
   stop = true;
   trainer.join();
