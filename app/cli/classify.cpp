@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/nearest_name.h"
+#include "rollout/remote/engine_kind.h"
 
 namespace lockstep::cli {
 
@@ -92,6 +93,13 @@ bool is_training(Scripts scripts) {
   return scripts == Scripts::train || scripts == Scripts::sft;
 }
 
+// "--vllm-...": a flag of scripts for a kind of server.
+bool is_of_server(std::string_view name) {
+  return std::ranges::any_of(rollout::kEngines, [&](const rollout::EngineFacts& engine) {
+    return name.starts_with(fmt::format("--{}-", engine.name));
+  });
+}
+
 const Compatible* find_compatible(std::string_view name, Scripts scripts) {
   if (scripts == Scripts::none) return nullptr;
   const auto search = [&](std::span<const Compatible> table) {
@@ -102,8 +110,7 @@ const Compatible* find_compatible(std::string_view name, Scripts scripts) {
   const Compatible* row = scripts == Scripts::sft ? search(sft_compatible_flags()) : nullptr;
   if (row == nullptr) row = search(compatible_flags());
   if (row == nullptr) row = engine_flag(name);
-  const bool is_engines = name.starts_with("--vllm-") || name.starts_with("--sglang-");
-  return row != nullptr && is_engines && scripts == Scripts::sft ? &kUnusedEngine : row;
+  return row != nullptr && is_of_server(name) && scripts == Scripts::sft ? &kUnusedEngine : row;
 }
 
 const ClaimFlag* find_claim(std::string_view name, Scripts scripts) {
@@ -113,7 +120,7 @@ const ClaimFlag* find_claim(std::string_view name, Scripts scripts) {
 }
 
 bool judged_without_engine(Claim claim, std::string_view name) {
-  return claim == Claim::weight_type && !name.starts_with("--sglang-") && !name.starts_with("--vllm-");
+  return claim == Claim::weight_type && !is_of_server(name);
 }
 
 bool is_later_flag(std::string_view name, Scripts scripts) {

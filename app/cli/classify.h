@@ -2,8 +2,8 @@
 // available yet, unknown.
 //
 // As argparse: `--flag value` and `--flag=value`; the last of a repeated flag wins; what follows a flag up to the next
-// token that starts with
-// "--" belongs to it (so -1 and -1e-5 are values); abbreviations are not accepted.
+// token that starts with "--" belongs to it (so -1 and -1e-5 are values). Unlike argparse: abbreviations (--num-roll
+// for --num-rollout) are not accepted.
 #pragma once
 
 #include <string>

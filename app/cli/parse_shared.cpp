@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 
@@ -105,6 +106,21 @@ std::string_view load_format_names() {
   return names;
 }
 
+// vLLM's other names, which are not built.
+std::string_view later_load_formats() {
+  constexpr std::string_view kNames =
+      "safetensors|pt|npcache|gguf|bitsandbytes|mistral|sharded_state|tensorizer|runai_streamer";
+  static const std::string names = [&] {
+    std::vector<std::string_view> later = split_names(kNames);
+    std::erase_if(later, [](std::string_view name) {
+      return std::ranges::find(recipes::load_formats(), name, &recipes::LoadFormat::name) !=
+             recipes::load_formats().end();
+    });
+    return fmt::format("{}", fmt::join(later, "|"));
+  }();
+  return names;
+}
+
 std::string load_format_help() {
   std::string help;
   for (const recipes::LoadFormat& format : recipes::load_formats())
@@ -125,7 +141,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
       {"--load-format", "HOW",
        choice(
            load_format_names(), "auto", [&base](const std::string& name) { base.load_format = name; },
-           "safetensors|pt|npcache|gguf|bitsandbytes|mistral|sharded_state|tensorizer|runai_streamer"),
+           later_load_formats()),
        load_format_help()}};
 }
 

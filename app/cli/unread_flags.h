@@ -1,4 +1,4 @@
-// Flags that another flag must ask for to be read.
+// Flags that take effect only together with another flag.
 #pragma once
 
 #include "cli/classify.h"

@@ -9,15 +9,15 @@ namespace lockstep::kernels {
 // the first is taken; for tools under which time means nothing (compute-sanitizer).
 enum class KernelChoice { fastest, first };
 
-// For the shapes that the stream has not seen yet. Changes the speed and never a bit. On the CPU
-// there is nothing to choose.
+// For the shapes that the stream has not seen yet. Changes the speed and never a bit. On the CPU there is nothing to
+// choose.
 void choose_kernels(KernelChoice choice, Stream& stream);
 
 // Whether kernels are chosen by timing them, so that other work beside them could mislead the choice.
 bool chooses_by_time(const Stream& stream);
 
-// Of a GPU: the large kernels of this stream leave so many of its multiprocessors to other streams from now on, at
-// least one not. A kernel that takes them all until its end would keep every small kernel of another stream waiting,
+// Of a GPU: from now on the large kernels of this stream leave `count` multiprocessors free for other streams, but keep
+// at least one. A kernel that takes them all until its end would keep every small kernel of another stream waiting,
 // whatever its priority. Changes the speed and never a bit. Nothing on the CPU.
 void leave_multiprocessors(int count, Stream& stream);
 

@@ -16,9 +16,9 @@ struct KeySpans {
   std::vector<int32_t> first_own;  // [sequences] spans before it are shared
 };
 
-// Sequences of one row each, in the order of a decode step. Neighbours share a span when they hold the same blocks for
-// all of its positions, it lies below the position of each (so it stays shared while they go on), and each shares all
-// spans before it with somebody. As many come together as fit the tile; a longer run is cut into nearly equal parts.
+// Sequences of one row each, in the order of a decode step. Neighbours share a span if they hold the same blocks for
+// all of its positions, if it ends before the position of each (so it stays shared as they decode on), and if each
+// shares all earlier spans. As many as fit the tile read it together; a longer run is cut into nearly equal parts.
 KeySpans shared_key_spans(std::span<const AttentionSequence> sequences, const AttentionShape& shape);
 
 }  // namespace lockstep::kernels

@@ -1,6 +1,6 @@
 // How the values of a packed weight are stored: f32, bf16, f16. A quantized format (NF4, FP8, MXFP4) would be one more.
 //
-// Who packs a weight says the format (model/tensor_places.h chooses it for the matrices of a model); what packs,
+// Who packs a weight says the format (for the matrices of a model's blocks block_format of model/spec.h); what packs,
 // unpacks and multiplies goes by PackedWeight::format and refuses a format that it does not read. A format with scales
 // keeps them behind the values in the same memory, and packed_bytes counts both. CONTRIBUTING.md lists every file.
 #pragma once

@@ -15,9 +15,9 @@
 
 namespace lockstep::load {
 
-// What an adapter makes of one module: its weight is W + scale * b a, which a magnitude brings to rows of these norms,
-// or `weight`; its bias is `bias`. Empty tensors: there is no such change. All f32, as the base's file has rows and
-// columns: the embedding's are [vocabulary, width].
+// What an adapter makes of one module. Its weight becomes W + scale * b a, and with a magnitude each row i of that is
+// rescaled to the norm magnitude[i] (DoRA); or `weight` replaces W. `bias` replaces its bias. Empty tensors: no such
+// change. All f32, as the base's file has rows and columns: the embedding's are [vocabulary, width].
 struct ModuleFactors {
   std::string name;  // "model.layers.0.self_attn.q_proj"
   lora::ModuleKind kind = lora::ModuleKind::linear;

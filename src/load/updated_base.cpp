@@ -1,6 +1,7 @@
 #include "load/updated_base.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "checkpoint/base_fingerprint.h"
 #include "checkpoint/hf_directory.h"
@@ -27,6 +28,16 @@ void require_memory(const Base& old, const NamedTensors& tensors, Device device)
                          .got = std::to_string(free) + " bytes free",
                          .wanted = std::to_string(wanted) + " bytes",
                          .attempt = "a smaller KV cache, or give the KV cache's memory back first"});
+}
+
+// What config.json says of the model. Beside that a run may choose how it holds the weights (for_each_field:
+// "run_..."); new weights are held as the old ones are.
+std::string text_of_config_file(const model::ModelSpec& config) {
+  std::istringstream all(model::canonical_text(config));
+  std::string text;
+  for (std::string line; std::getline(all, line);)
+    if (!line.starts_with("run_")) text += line + "\n";
+  return text;
 }
 
 Base next(const Base& old, lora::BaseVersion version, std::shared_ptr<const model::Weights> weights, Device device) {
@@ -69,8 +80,7 @@ Base updated_base(const Base& old, lora::BaseVersion version, const fs::Path& di
   if (!root.is_regular_file(config_file))
     throw FormatError({.what = "the directory holds no model", .where = config_file.string(), .got = "no such file"});
   checkpoint::HfDirectory files(directory);
-  if (model::canonical_text(model::parse_config(files.config(), config_file.string())) !=
-      model::canonical_text(old.config))
+  if (text_of_config_file(model::parse_config(files.config(), config_file.string())) != text_of_config_file(old.config))
     throw FormatError({.what = "these weights are of another model",
                        .where = config_file.string(),
                        .got = "another config.json",

@@ -8,7 +8,7 @@ namespace lockstep::lora {
 
 // Uniform in [-bound, bound).
 void uniform_values(uint64_t seed, uint32_t tensor, std::span<float> values, float bound);
-// Normal, by Box and Muller: a neighbour's bits are the angle, and every second value is the other of a pair.
+// Normal, by Box-Muller: each pair of neighbours is the cosine and the sine branch of one pair of uniform numbers.
 void normal_values(uint64_t seed, uint32_t tensor, std::span<float> values, double deviation);
 
 }  // namespace lockstep::lora

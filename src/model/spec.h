@@ -43,7 +43,7 @@ struct ModelSpec {
 
 // f(name, value) of every field that decides a number this program computes with given weights. The family's name
 // decides none, and max_positions bounds texts and changes none. A field of a new family comes last, and only where it
-// is set: the text of a model must stay what it was.
+// is set: the text of a model must stay what it was. One that a run sets beside config.json is called run_....
 template <class F>
 void for_each_field(const ModelSpec& config, F& f) {
   f("vocab_size", config.vocab_size);

@@ -18,10 +18,10 @@ struct TrainBatch {
   std::span<const int32_t> targets;         // [T]: target of the logits at this row (usually the next token); -1: none
   // [T * K]: other tokens of each row whose log-probs are asked for; -1: none. Rows without a target have none.
   std::span<const int32_t> candidates = {};
-  // [B], or empty: how many of its first rows a sequence shares with the last one before it that shares none, whose
-  // forward computes them for all, and to whose lane their gradient goes. Whole KV blocks, the same number for all that
-  // share with one sequence; both have these tokens and the same adapter, neither is all shared, and there is no target
-  // among the rows that are left out. Not of score.
+  // [B], or empty. shared[i] = n > 0: the first n rows of sequence i are those of its leader, the nearest earlier
+  // sequence with shared = 0. The leader's forward computes them, and its lane gets their gradient. n is a number of
+  // whole KV blocks, the same for all that follow one leader; both have these n tokens and the same adapter, both are
+  // longer than n, and there is no target among the rows that are left out. Not of score.
   std::span<const int64_t> shared = {};
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "recipes/second_trainers.h"
+#include "rl/reward/rule_numbers.h"
 
 namespace lockstep::recipes {
 
@@ -53,11 +54,6 @@ std::vector<double> entropy_numbers(const rl::EntropyControl& control) {
   return {control.on ? 1.0 : 0.0, control.target, control.low, control.high, control.step};
 }
 
-std::vector<double> rule_numbers(const rl::RewardRule& rule) {
-  return {static_cast<double>(rule.ngram), rule.repetition_penalty, static_cast<double>(rule.overlong_length),
-          static_cast<double>(rule.overlong_cache)};
-}
-
 void add_distillation(OrderedJson& settings, const RlOptions& o) {
   const RlOptions usual;
   std::vector<std::string> servers;
@@ -86,7 +82,8 @@ void add_distillation(OrderedJson& settings, const RlOptions& o) {
 // Not where a service is and how long it is waited for.
 void add_reward(OrderedJson& settings, const rl::RewardConfig& reward) {
   const rl::RewardConfig usual;
-  add_unless(settings, "parameters of --rm-type", rule_numbers(reward.parameters), rule_numbers(usual.parameters));
+  add_unless(settings, "parameters of --rm-type", rl::rule_numbers(reward.parameters),
+             rl::rule_numbers(usual.parameters));
   add_unless(settings, "--reward-command", reward.command, usual.command);
   add_unless(settings, "--custom-rm-path", reward.python_path, usual.python_path);
   add_unless(settings, "--group-rm", reward.groups, usual.groups);

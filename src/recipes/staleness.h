@@ -21,8 +21,8 @@ struct StalenessRule {
   }
   // The most rollouts that are sampled before the one that is trained on is done.
   int64_t most_ahead() const { return max_staleness + update_interval - 1; }
-  // Of the actor, that can be asked for at once: an iteration makes one at most, and the rollout that is trained on is
-  // of the oldest.
+  // How many versions of the actor must be held at once: each iteration publishes at most one, and the rollout in
+  // training was sampled with the oldest.
   int64_t versions() const { return most_ahead() + 1; }
 };
 

@@ -1,4 +1,4 @@
-// How gradients and whatever else moves between ranks does so. What a rank says of itself goes over TCP always.
+// How bytes (gradients and the rest) move between ranks. They meet, and check who the others are, over TCP always.
 #pragma once
 
 #include <algorithm>

@@ -10,12 +10,12 @@
 
 namespace lockstep::rl {
 
-// Of a row: ratio = w; k1 = -d; k2 = d^2 / 2; k3 = w - 1 - d (joschu.net/blog/kl-approx.html, of KL(sampler ||
-// policy)).
+// Of a row: ratio = w; k1 = -d; k2 = d^2 / 2; k3 = w - 1 - d. All but ratio estimate KL(sampler || policy):
+// joschu.net/blog/kl-approx.html.
 enum class Measure { ratio, k1, k2, k3 };
 
-// Over the rows of a sample that learn, for all of them: sum, mean or largest of the rows' measures; of ratios exp of
-// the sum (their product) and of the mean (their geometric mean) of d, clamped to [-20, 20], and the largest ratio.
+// token: of each row. seq_*: one value for all rows of a sample that learn, the sum, mean or maximum of their measures;
+// of ratios: seq_sum exp(clamp(sum d, -20, 20)), seq_mean exp(clamp(mean d, -20, 20)), seq_max max w.
 enum class MeasureLevel { token, seq_sum, seq_mean, seq_max };
 
 //   truncate  the row's weight is multiplied by the ratio bounded to [low, high]; of ratios only

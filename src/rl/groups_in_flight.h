@@ -26,7 +26,7 @@ struct FinishedGroup {
   std::vector<GradedSample> samples;  // in their order; a score may be unknown
 };
 
-// For one thread; the sampler and the reward have no other user meanwhile, but for tickets whose events are put back.
+// For one thread. The reward has no other user meanwhile; events of the sampler's other tickets go to its put_back().
 class GroupsInFlight {
  public:
   // `follow`: a sample goes on with a newer version of the policy from its next token on. All outlive this.

@@ -1,4 +1,4 @@
-// Advantages of several rewards that are normalized one by one.
+// Advantages of several rewards that are normalized one by one. The objectives of the policy loss: train/policy_loss.h.
 #pragma once
 
 #include <span>

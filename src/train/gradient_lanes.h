@@ -1,6 +1,6 @@
-// The gradient of one step: lanes, each one chain over its samples, and the binary tree that adds them up,
-// ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). An empty lane is absent, not zero. Subtrees of a tree are trees, so ranks
-// add up their own lanes, and parallel::tree_sum their sums, to the same bits for any number of ranks.
+// The gradient of one step. A lane is a contiguous part of its samples, whose gradients are added one after another to
+// one buffer; a binary tree adds up the lanes: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). Empty ones are absent, not
+// zero. Ranks add up the subtrees of their lanes, parallel::tree_sum the rest: the same bits for any number of ranks.
 #pragma once
 
 #include <cstdint>

@@ -16,9 +16,9 @@ struct Patience {
 };
 
 // Calls `write` until it does not throw ResourceError: a disk that is full may have room again, and nothing is lost by
-// waiting. Tells so once. False: the run is being stopped (`write` may throw Cancelled then), and nothing was
-// written. What `write` throws after
-// `longest`.
+// waiting. Tells so once. True: it is written. False: the run is being stopped (`write` may throw Cancelled then), and
+// nothing was written. Throws what `write` throws: a ResourceError only after `longest`, any other error at once
+// (Cancelled, too, unless the run is being stopped).
 bool write_patiently(const Patience& patience, const std::function<void()>& write);
 
 }  // namespace lockstep::versions

@@ -101,10 +101,10 @@ TEST(Compatible, ValuesThatContradictAreErrors) {
 
 TEST(NotAvailableYet, OneErrorNamesAll) {
   rejects(
-      "--use-critic --session-server --custom-generate-function-path a.b --num-experts 8 "
+      "--use-critic --session-server --custom-generate-function-path a.b --kv-lora-rank 8 "
       "--loss-type custom_loss --sglang-quantization "
       "fp8",
-      {"not available yet: --use-critic, --session-server, --num-experts, "
+      {"not available yet: --use-critic, --session-server, --kv-lora-rank, "
        "--loss-type custom_loss, "
        "--sglang-quantization fp8; Python is not run for: "
        "--custom-generate-function-path"});

@@ -18,8 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     rule.overlong_length = rule.overlong_cache = 1;
     const std::optional<double> verdict = grade(rule, sample);
     if (verdict && !std::isfinite(*verdict)) std::abort();
-    // A label that is refused gives no verdict; gsm8k and f1 read whatever is there.
-    const bool lenient = rule.type == RewardType::gsm8k || rule.type == RewardType::f1;
+    // A label that is refused gives no verdict; gsm8k reads whatever is there.
+    const bool lenient = rule.type == RewardType::gsm8k;
     if (reads_label(rule) && !lenient && !is_gradable(rule, sample.label) && verdict) std::abort();
     if (grade(rule, sample) != verdict) std::abort();
   }

@@ -5,8 +5,8 @@
 // decode step.
 //   residual    cuBLASLt adds it as C with beta = 1: f32(acc) + C, rounded once, which is what our epilogue does
 //   bias        cuBLASLt's epilogue would add it after C and in y's type. So for a matmul with a bias cuBLASLt writes
-//               f32 sums to scratch memory, and a second kernel runs our
-//               epilogue on them
+//               f32 sums to scratch memory, and a second kernel runs our epilogue on them
+//
 // Shapes that are unaligned, and matmuls too small to matter, always use our own kernels.
 #pragma once
 

@@ -14,6 +14,7 @@
 #include "rl/reward/math.h"
 #include "rl/reward/number.h"
 #include "rl/reward/pattern.h"
+#include "rl/reward/rule_numbers.h"
 #include "rl/reward/shape.h"
 
 namespace lockstep::rl {
@@ -156,6 +157,11 @@ const char* wanted_label(const RewardRule& rule) {
     case RewardType::length: return "a number of tokens above 0";
     default: return "a text, or one in \\boxed{} or behind ####";
   }
+}
+
+std::vector<double> rule_numbers(const RewardRule& rule) {
+  return {static_cast<double>(rule.ngram), rule.repetition_penalty, static_cast<double>(rule.overlong_length),
+          static_cast<double>(rule.overlong_cache)};
 }
 
 const char* rule_difference(const RewardRule& rule) {

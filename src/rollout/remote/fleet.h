@@ -35,7 +35,7 @@ struct FleetOptions {
   milliseconds request_timeout = std::chrono::seconds(3600);  // of one answer with all its samples
   milliseconds control_timeout = std::chrono::seconds(600);   // of loading an adapter, and of a check's few tokens
   milliseconds unload_timeout = std::chrono::seconds(60);     // of unloading one; a run that is being stopped: 5 s
-  // How much later than the last of the others a server may end what all were told, if that is more than they took.
+  // After each server that ends what all were told, the others get this long, or as long as it took if that is longer.
   milliseconds straggler_timeout = std::chrono::seconds(30);
   milliseconds retry_interval = std::chrono::seconds(2);  // between two looks at a server that is away
   milliseconds first_pause{100};                          // before a request that failed is sent again; it doubles
@@ -44,8 +44,8 @@ struct FleetOptions {
   std::function<void(const std::string& note)> on_note = [](const std::string&) {};
   // Called again and again while a server is waited for, for whatever reason, by the thread that waits; may throw.
   std::function<void()> between = [] {};
-  // Whether the run is about to end: from then on no server is waited for. What is loaded is only held, so that the
-  // caller comes to where it stops.
+  // Whether the run is about to end: from then on no server is waited for. Loading then only records the adapter
+  // without contacting servers, so that the caller reaches its own stop check.
   std::function<bool()> stopping = [] { return false; };
 };
 

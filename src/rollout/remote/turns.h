@@ -11,7 +11,7 @@ namespace lockstep::rollout {
 
 class Turns {
  public:
-  // A caller's turn, from when it comes until this ends. Within another turn of the same thread it is nothing.
+  // A caller's turn, from when it comes until this ends. Reentrant: a further one of the same thread does nothing.
   class Turn {
    public:
     explicit Turn(Turns& turns) : turns_(turns), first_(turns.enter()) {}
