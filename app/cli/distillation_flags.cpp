@@ -69,7 +69,7 @@ void check_servers(recipes::RlOptions& o) {
 void read_bounds(const DistillationForm& form, train::DistillTerm& term) {
   const bool top = term.kind == train::DistillKind::forward_kl_topk;
   const auto read = [&](const std::optional<float>& given, const char* flag, bool is_read, float& bound) {
-    if (given && !is_read)
+    if (given && !is_read && *given != bound)  // scripts carry the defaults along
       contradicts("this loss does not have such a bound", flag, shown_number(*given),
                   "a --distillation-loss-mode that reads it");
     if (given) bound = *given;
@@ -114,9 +114,7 @@ void check_unused(const DistillationForm& form, const recipes::RlOptions& o) {
   needs(!o.teacher.empty(), "--opd-teacher-load");
   needs(!form.teacher_urls.empty(), "--opd-teacher-urls");
   needs(o.distillation.top > 0, "--opd-log-prob-top-k");
-  needs(!form.type.empty(), "--opd-type");
   needs(!form.loss_mode.empty(), "--distillation-loss-mode");
-  needs(form.max_clamp || form.min_clamp || form.tail_eps, "--distillation-loss-max-clamp and its like");
 }
 
 }  // namespace

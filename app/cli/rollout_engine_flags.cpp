@@ -96,8 +96,11 @@ void refuse_without_servers(const Classified& given) {
   throw ConfigError({.what = flag + " and " + other + " disagree", .where = flag, .wanted = wanted});
 }
 
-void refuse_with_servers(const RolloutEngineForm& form, const Classified& given) {
-  for (const char* name : {"--kv-cache-bytes", "--sampling-multiprocessors", "--colocate", "--rollout-num-gpus"})
+void refuse_with_servers(const RolloutEngineForm& form, Classified& given) {
+  // Scripts of other systems have one of them, whoever generates.
+  for (const char* name : {"--colocate", "--rollout-num-gpus"})
+    if (given.given(name) != nullptr) given.notes.push_back(fmt::format("{}: not used; servers generate", name));
+  for (const char* name : {"--kv-cache-bytes", "--sampling-multiprocessors"})
     if (given.given(name) != nullptr)
       throw ConfigError({.what = "this is a setting of the engine of this process, and servers generate",
                          .where = name,

@@ -44,7 +44,10 @@ std::vector<Reader> readers(const recipes::RlOptions& o) {
        "--use-adaptive-entropy",
        {"--entropy-target", "--entropy-coef-delta", "--entropy-coef-min", "--entropy-coef-max"}},
       {has_gate, "--dynamic-sampling-filter-path or --on-reward-failure drop-group", {"--max-filter-rounds"}},
-      {o.distill, "--use-opd", {"--opd-kl-coef", "--opd-teacher-key", "--opd-teacher-model"}},
+      {o.distill,
+       "--use-opd",
+       {"--opd-type", "--opd-kl-coef", "--opd-teacher-key", "--opd-teacher-model", "--distillation-loss-max-clamp",
+        "--distillation-log-prob-min-clamp", "--distillation-tail-mass-eps"}},
       {overlaps, "--max-staleness or --fully-async", {"--sampling-multiprocessors"}},
   };
 }

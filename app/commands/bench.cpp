@@ -147,7 +147,8 @@ void BenchReport::table() const {
 
 recipes::MemoryPlan Bench::plan(const std::optional<recipes::EnginePlan>& engine) const {
   const recipes::MemoryPlan plan =
-      recipes::plan_memory(base, *adapter.layout, options.training, {.engine = engine}, stream.device());
+      recipes::plan_memory(base, *adapter.layout, options.training,
+                           {.engine = engine, .shares_prompts = engine.has_value()}, stream.device());
   recipes::require_fit(plan);
   return plan;
 }

@@ -96,7 +96,8 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   for (const lora::AdapterLayout* each : trained) lora::check_ranks(*each, device);
   MemoryPlan plan{.device = device, .room = room, .limit = room};
   plan.max_tokens = micro_batch_tokens(training, config, device);
-  plan.pass_rows = engine ? std::max(plan.max_tokens, train::max_shared_rows(device)) : plan.max_tokens;
+  const bool shares = beside.shares_prompts && layout.config.dropout == 0;
+  plan.pass_rows = shares ? std::max(plan.max_tokens, train::max_shared_rows(device)) : plan.max_tokens;
   plan.candidates = training.candidates;
   plan.base = model::weight_bytes(
       config, [stored](const std::string&) { return stored; }, device);

@@ -52,7 +52,8 @@ struct TrainedBeside {
 struct BesideTrainer {
   std::optional<EnginePlan> engine = {};
   std::vector<TrainedBeside> trained = {};
-  bool saves = false;  // checkpoints are written (SaveOptions::save)
+  bool saves = false;           // checkpoints are written (SaveOptions::save)
+  bool shares_prompts = false;  // of steps of a policy loss (train/shared_prompts.h); not with dropout
 };
 
 // `stored`: the type of the base's files. `room`: nullopt on the CPU, where nothing is chosen by what is

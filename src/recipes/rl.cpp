@@ -361,7 +361,7 @@ class RlRun {
 }  // namespace
 
 BesideTrainer beside_trainer(const RlOptions& options, const Base& base) {
-  BesideTrainer beside{.engine = engine_plan(options)};
+  BesideTrainer beside{.engine = engine_plan(options), .shares_prompts = true};
   for (const SecondTrainerKind* kind : second_trainers(options))
     beside.trained.push_back({kind->name, kind->layout(options, base)});
   return beside;

@@ -46,9 +46,11 @@ TEST(RolloutEngineFlags, OfServersAreRefusedWithoutThem) {
 }
 
 TEST(RolloutEngineFlags, OfTheLocalEngineAreRefusedWithServers) {
-  for (const char* flag :
-       {"--kv-cache-bytes 1000000", "--sampling-multiprocessors 4", "--colocate", "--rollout-num-gpus 1"})
+  for (const char* flag : {"--kv-cache-bytes 1000000", "--sampling-multiprocessors 4"})
     refused("vllm " + std::string(flag) + kRunning, {"a setting of the engine of this process", "drop it"});
+  for (const char* flag : {"--colocate", "--rollout-num-gpus"})
+    EXPECT_TRUE(noted("vllm " + std::string(flag) + (flag[2] == 'r' ? " 1" : "") + kRunning,
+                      std::string(flag) + ": not used; servers generate"));
   for (const char* flag :
        {"--update-weight-buffer-size 1", "--use-rollout-logprobs", "--skip-actor-forward-only", "--use-miles-router"})
     refused("vllm " + std::string(flag) + kRunning, {"does not hold with --rollout-engine vllm"});

@@ -495,7 +495,8 @@ TEST(Train, DistillationOfTheLikeliestTokens) {
   rejects(opd + "--distillation-loss-mode k3 --distillation-log-prob-min-clamp -8",
           {"--distillation-log-prob-min-clamp"});
   rejects(opd + "--distillation-loss-max-clamp 8", {"--distillation-loss-max-clamp"});
-  rejects("--distillation-loss-max-clamp 8", {"--distillation-loss-max-clamp", "--use-opd"});
+  // verl's own default of a bound that this loss does not have
+  EXPECT_NO_THROW(train(opd + "--distillation-loss-mode k3 --distillation-log-prob-min-clamp -10"));
   EXPECT_EQ(train(opd + "--distillation-loss-mode low_var_kl").loss.distill.estimator, train::KlType::low_var);
   rejects(opd + "--opd-top-k-strategy union", {"need", "--opd-log-prob-top-k above 0"});
   rejects(opd + "--distillation-loss-mode forward_kl_topk", {"--opd-log-prob-top-k", "1 or more"});
@@ -511,6 +512,7 @@ TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
     return std::ranges::any_of(parse_train(train_args(flag + more)).notes,
                                [&](const std::string& note) { return note.starts_with(wanted); });
   };
+  const char* const kFlowing = " --use-opd --opd-teacher-load T --distillation-loss-mode k3";
   const std::pair<const char*, const char*> kReaders[] = {{"--sapo-tau-pos 2", " --policy-loss sapo"},
                                                           {"--dppo-ratio-cap 3", " --policy-loss dppo_kl"},
                                                           {"--dppo-mask-low 0.1", " --policy-loss prime"},
@@ -524,6 +526,8 @@ TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
                                                           {"--entropy-target 0.1", " --use-adaptive-entropy"},
                                                           {"--max-filter-rounds 2", " --on-reward-failure drop-group"},
                                                           {"--opd-kl-coef 2", " --use-opd --opd-teacher-load T"},
+                                                          {"--opd-type megatron", " --use-opd --opd-teacher-load T"},
+                                                          {"--distillation-loss-max-clamp 8", kFlowing},
                                                           {"--sampling-multiprocessors 2", " --max-staleness 1"}};
   for (const auto& [flag, reader] : kReaders) {
     EXPECT_TRUE(is_noted(flag, "")) << flag;

@@ -5,6 +5,7 @@
 
 #include "support/temp_directory.h"
 #include "train/gradient_lanes.h"
+#include "train/shared_prompts.h"
 
 namespace lockstep::recipes {
 namespace {
@@ -129,6 +130,21 @@ TEST_F(MemoryPlans, RanksThatAGpuDoesNotTakeAreRefusedFirst) {
   expect_error<ConfigError>(
       [&] { plan_memory(base_.config, *wide, DType::bf16, {}, {.engine = EnginePlan{}}, Device::cuda, 139 * kGiB); },
       {"LoraConfig::rank", "257", "at most 256"});
+}
+
+// Samples that share a prompt stay in one pass, whoever generates; with dropout none shares.
+TEST_F(MemoryPlans, PassesHoldTheSamplesOfAPromptTogether) {
+  const auto rows_of = [&](double dropout) {
+    const auto layout =
+        lora::resolve_layout({.rank = 8, .alpha = 16, .dropout = dropout, .target_modules = {"all-linear"}},
+                             model::linear_modules(base_.config));
+    return plan_memory(base_.config, *layout, DType::bf16, {.max_tokens = 1024}, {.shares_prompts = true}, Device::cuda,
+                       139 * kGiB)
+        .pass_rows;
+  };
+  EXPECT_EQ(rows_of(0), train::max_shared_rows(Device::cuda));
+  EXPECT_EQ(rows_of(0.1), 1024);
+  EXPECT_EQ(plan(139 * kGiB, {.max_tokens = 1024}, EnginePlan{}).pass_rows, 1024);
 }
 
 // The writer of checkpoints keeps a copy of the adapter and of both moments from one checkpoint to the next.

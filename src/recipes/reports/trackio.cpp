@@ -3,6 +3,7 @@
 // trackio/fragments.py.
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cmath>
 #include <ctime>
 #include <fstream>
@@ -66,9 +67,16 @@ class Trackio : public Report {
   // wait for the disk at each step would cost more than all other reports.
   void write(const fs::Path& file, const std::string& line) const {
     const fs::Path unfinished = directory_ / "unfinished";
-    std::filesystem::create_directories(directory_);
-    if (!(std::ofstream(unfinished, std::ios::trunc) << line).flush()) fail_appending(unfinished);
-    std::filesystem::rename(unfinished, file);
+    std::error_code error;
+    std::filesystem::create_directories(directory_, error);
+    if (!error && !(std::ofstream(unfinished, std::ios::trunc) << line).flush())
+      error = std::error_code(errno, std::generic_category());
+    if (!error) std::filesystem::rename(unfinished, file, error);
+    if (!error) return;
+    std::error_code ignored;  // trackio removes the directory when it is empty
+    std::filesystem::remove(unfinished, ignored);
+    errno = error.value();
+    fail_appending(file);
   }
 
   const fs::Path directory_;  // of this writer, which trackio removes when it is empty

@@ -183,7 +183,6 @@ void Fleet::forgot(size_t index, const std::string& adapter) {
 void Fleet::begin(size_t index, bool arrives, std::function<void()> job) {
   const auto helper = std::make_shared<Helper>();
   helper->arrives = arrives;
-  servers_[index].helper = helper;
   helper->thread = std::thread([this, &helper = *helper, job = std::move(job)] {
     turns_.help([&] {
       try {
@@ -194,6 +193,7 @@ void Fleet::begin(size_t index, bool arrives, std::function<void()> job) {
       helper.done = true;
     });
   });
+  servers_[index].helper = helper;  // only now that a thread could be made, which others wait for
 }
 
 Fleet::~Fleet() {
