@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/nearest_name.h"
-#include "rollout/remote/engine_kind.h"
+#include "recipes/options.h"
 
 namespace lockstep::cli {
 
