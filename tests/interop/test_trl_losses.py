@@ -81,7 +81,7 @@ def test_policy_losses(name):
 
 
 def kto_trainer():
-    for name in ("trl.trainer.kto_trainer", "trl.experimental.kto.kto_trainer"):  # TRL 1, TRL 0.29
+    for name in ("trl.experimental.kto.kto_trainer", "trl.trainer.kto_trainer"):  # TRL 0.29 (the other one forwards to it), TRL 1
         try:
             module = importlib.import_module(name)
         except ImportError:
