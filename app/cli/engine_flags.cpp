@@ -145,8 +145,8 @@ bool has(std::string_view list, std::string_view name) {
 struct EngineNames {
   std::string_view prefix, settings, switches;
 };
-constexpr EngineNames kEngines[] = {{"--vllm-", kVllmSettings, kVllmSwitches},
-                                    {"--sglang-", kSglangSettings, kSglangSwitches}};
+constexpr EngineNames kServerFlags[] = {{"--vllm-", kVllmSettings, kVllmSwitches},
+                                        {"--sglang-", kSglangSettings, kSglangSwitches}};
 
 }  // namespace
 
@@ -157,7 +157,7 @@ const Compatible* engine_flag(std::string_view flag) {
   constexpr std::string_view kNoVllm = "--no-vllm-", kNoSglang = "--no-sglang-lora-use-virtual-experts";
   if (flag == kNoSglang || (flag.starts_with(kNoVllm) && has(kVllmSwitches, flag.substr(kNoVllm.size()))))
     return &kSwitch;
-  for (const EngineNames& engine : kEngines) {
+  for (const EngineNames& engine : kServerFlags) {
     if (!flag.starts_with(engine.prefix)) continue;
     const std::string_view name = flag.substr(engine.prefix.size());
     if (has(engine.switches, name)) return &kSwitch;
@@ -173,7 +173,7 @@ std::span<const Compatible> engine_rows() {
 std::vector<std::string> engine_flag_names() {
   std::vector<std::string> names;
   for (const Compatible& row : kRows) names.emplace_back(row.name);
-  for (const EngineNames& engine : kEngines)
+  for (const EngineNames& engine : kServerFlags)
     for (std::string_view list : {engine.settings, engine.switches})
       while (!list.empty()) {
         const size_t end = list.find(' ');

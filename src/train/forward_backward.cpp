@@ -101,12 +101,13 @@ void Trainer::Impl::check(std::span<const Datum> datums, const Loss& loss) const
   }
 }
 
-std::vector<int64_t> Trainer::Impl::shared_prompts(std::span<const Datum> datums) const {
+std::vector<int64_t> Trainer::Impl::shared_prompts(std::span<const Datum> datums, int64_t enough) const {
   // Dropout gives each sample inputs of its own.
   if (!open->plan().share_prompts || options.dropout > 0) return std::vector<int64_t>(datums.size());
-  return train::shared_prompts(datums, max_shared_rows(stream.device()), [&](size_t i) {
+  const auto lane = [&](size_t i) {
     return lane_of(open->term_of(open->next() + static_cast<int64_t>(i)), open->terms(), options.gradient_lanes);
-  });
+  };
+  return train::shared_prompts(datums, max_shared_rows(stream.device()), lane, enough);
 }
 
 // Each share gives as many of its next datums as fit beside those of the shares before it.
@@ -118,8 +119,8 @@ std::vector<Trainer::Impl::Part> Trainer::Impl::next_parts(std::span<Share> shar
     const Impl& owner = share.trainer;
     const size_t reach = owner.open->samples_in_lanes(share.left.size(), owner.options.gradient_lanes,
                                                       open_lanes(*owner.layout, stream.device()));
-    std::vector<int64_t> shared = owner.shared_prompts(share.left.first(reach));
-    shared.resize(micro_batch_size(share.left.first(reach), shared, room, owner.open->plan().datums_per_term));
+    std::vector<int64_t> shared = owner.shared_prompts(share.left.first(reach), room);
+    shared.resize(micro_batch_size(share.left.first(shared.size()), shared, room, owner.open->plan().datums_per_term));
     const std::span<const Datum> datums = share.left.first(shared.size());
     const int64_t rows = rows_of(datums, shared);
     if (!parts.empty() && rows > room) continue;

@@ -29,10 +29,11 @@ int64_t max_shared_rows(Device device) {
 }
 
 std::vector<int64_t> shared_prompts(std::span<const Datum> datums, int64_t max_rows,
-                                    const std::function<int(size_t)>& lane_of) {
+                                    const std::function<int(size_t)>& lane_of, int64_t enough) {
   std::vector<int64_t> shared(datums.size());
-  size_t first = 0;  // of the run
-  int64_t rows = 0;  // that the run computes
+  size_t first = 0;    // of the run
+  int64_t rows = 0;    // that the run computes
+  int64_t before = 0;  // that the runs before it compute
   for (size_t i = 0; i < datums.size(); ++i) {
     const int64_t of_run = i > first + 1 ? shared[first + 1] : 0;  // all of a run share as many; 0: not known yet
     const int64_t common = i > first && lane_of(i) == lane_of(first) ? common_rows(datums[first], datums[i]) : 0;
@@ -41,6 +42,11 @@ std::vector<int64_t> shared_prompts(std::span<const Datum> datums, int64_t max_r
       shared[i] = once;
       rows += datums[i].size() - once;
     } else {
+      before += rows;
+      if (before > enough) {
+        shared.resize(i);
+        break;
+      }
       first = i, rows = datums[i].size();
     }
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -19,7 +20,10 @@ namespace lockstep::train {
 int64_t max_shared_rows(Device device);
 
 // [i]: how many first rows datum i leaves to the first one of its run, which is 0 for that one. lane_of(i): of datum i.
+// Only whole runs from the first datum on, until they compute more than `enough` rows: a step asks for each
+// micro-batch.
 std::vector<int64_t> shared_prompts(std::span<const Datum> datums, int64_t max_rows,
-                                    const std::function<int(size_t)>& lane_of);
+                                    const std::function<int(size_t)>& lane_of,
+                                    int64_t enough = std::numeric_limits<int64_t>::max());
 
 }  // namespace lockstep::train

@@ -70,7 +70,8 @@ struct Trainer::Impl {
   void check(std::span<const Datum> datums, const Loss& loss) const;
   // These are called on the first share's trainer, whose pass is used.
   std::vector<Part> next_parts(std::span<Share> shares) const;
-  std::vector<int64_t> shared_prompts(std::span<const Datum> datums) const;  // of the samples that come next
+  // Of the samples that come next.
+  std::vector<int64_t> shared_prompts(std::span<const Datum> datums, int64_t enough) const;
   std::vector<LossOutput> run(std::span<const Part> parts);
   LossOutput run_values(const MicroBatch& batch, const Part& part, const kernels::LoraDropout& dropout);
   // Tells row_watch of datums that come next in the open step.

@@ -87,6 +87,9 @@ TEST(SharedPrompts, RunsAreNeighboursOfOneLaneWithOnePrompt) {
   EXPECT_GE(wanted[1], 32);
   EXPECT_EQ(shared_prompts(batch, 4096, one_lane), wanted);
 
+  EXPECT_EQ(shared_prompts(batch, 4096, one_lane, 1), (std::vector(wanted.begin(), wanted.begin() + 4)))
+      << "a micro-batch that the first run fills";
+
   std::vector<int64_t> cut = wanted;  // by lanes of three
   cut[3] = cut[6] = cut[9] = 0;
   EXPECT_EQ(shared_prompts(batch, 4096, [](size_t i) { return static_cast<int>(i / 3); }), cut);
