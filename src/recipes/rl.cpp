@@ -105,7 +105,9 @@ class RlRun {
     versions_.emplace(staleness_, versions_in_samples(options), store_, run_);
     if (overlaps_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
     keep_pending_samples(run_, graded_);
-    if (group_.size() > 1) require_rule();
+    if (group_.size() == 1) return;
+    require_rule();
+    eval_rewards_.deal(dealing_, [this] { return asked_to_stop(); });
   }
 
   void train() {
@@ -321,7 +323,7 @@ class RlRun {
   const RlOptions& options_;
   const Control& control_;
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
-  const EvalRewards eval_rewards_{options_};  // as well
+  EvalRewards eval_rewards_{options_};        // as well
   const StalenessRule staleness_ = options_.staleness;
   const bool overlaps_ = !staleness_.is_synchronous() || options_.async.on;  // sampling and training
   Stream stream_;

@@ -23,6 +23,19 @@ class Ranks : public RanksOfThreads {
     options.eval_interval = 2;
     return options;
   }
+
+  // A program that says how often it was asked so far: only if it is asked once can all ranks have the same rewards.
+  static void grade_by_asking_when(RlOptions& options, const std::string& seen) {
+    options.reward.choices = {{.kind = rl::RewardKind::command}};
+    options.reward.command =
+        "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
+        "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
+    options.reward.workers = 1;
+  }
+  static int64_t lines_of(const std::string& file) {
+    const std::string text = fs::read_file(file);
+    return std::count(text.begin(), text.end(), '\n');
+  }
 };
 
 TEST_F(Ranks, SupervisedTrainingHasTheSameBitsOnAnyNumber) {
@@ -182,19 +195,28 @@ TEST_F(Ranks, EachSampleIsGradedOnceWhateverTheNumber) {
   RlOptions options = rl("ranks4");
   options.num_rollout = 2;
   const std::string seen = (dir_.path() / "seen").string();
-  options.reward.choices = {{.kind = rl::RewardKind::command}};
-  // What it says depends on when it is asked: only if it is asked once can all ranks have the same rewards.
-  options.reward.command =
-      "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
-      "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
-  options.reward.workers = 1;
+  grade_by_asking_when(options, seen);
   run_well_on(4, options, run_rl);
-  const std::string text = fs::read_file(seen);
-  EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), 2 * 4 * 4);
+  EXPECT_EQ(lines_of(seen), 2 * 4 * 4);
   for (const Json& line : metrics("ranks4")) {
     EXPECT_EQ(line["reward_unknown"], 0) << line;
     EXPECT_GT(line["reward"].get<double>(), 1) << line;
   }
+}
+
+TEST_F(Ranks, HeldOutSamplesOfASetWithItsOwnRewardAreGradedOnceToo) {
+  RlOptions options = rl("ranks4");
+  options.num_rollout = 2;
+  options.eval_sets = {{.name = "held_out", .path = kArith + "/test.jsonl@[0:11]"}};
+  options.eval_sets[0].reward = {{.kind = rl::RewardKind::command}};
+  options.eval_sampling = options.sampling;
+  options.eval_interval = 1;
+  const std::string seen = (dir_.path() / "seen").string();
+  const auto choices = options.reward.choices;
+  grade_by_asking_when(options, seen);
+  options.reward.choices = choices;  // of training: the rule
+  run_well_on(4, options, run_rl);
+  EXPECT_EQ(lines_of(seen), 2 * 11);
 }
 
 TEST_F(Ranks, AnInterruptWhileSamplingStopsAllAndResumes) {
