@@ -216,7 +216,7 @@ TEST_F(Ranks, HeldOutSamplesOfASetWithItsOwnRewardAreGradedOnceToo) {
   grade_by_asking_when(options, seen);
   options.reward.choices = choices;  // of training: the rule
   run_well_on(4, options, run_rl);
-  EXPECT_EQ(lines_of(seen), 2 * 11);
+  EXPECT_EQ(lines_of(seen), 3 * 11);  // before training, and after each rollout
 }
 
 TEST_F(Ranks, AnInterruptWhileSamplingStopsAllAndResumes) {
