@@ -67,8 +67,12 @@ void become_rank(const Launched& launched, recipes::BaseOptions& base, recipes::
   recipes::RankOptions& options = training.ranks;
   options.size = launch.size;
   if (base.device != "cpu") choose_gpu(launch, options.ranks_per_device, console.variables);
-  parallel::Connection connection{
-      .launch = launch, .secret = secret_of(launched, options), .identity = {}, .timeouts = {}, .stuck = console.stuck};
+  parallel::Connection connection{.launch = launch,
+                                  .secret = secret_of(launched, options),
+                                  .build = commands::build_commit(),
+                                  .identity = {},
+                                  .timeouts = {},
+                                  .stuck = console.stuck};
   const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_minutes * 60'000));
   connection.timeouts.call = connection.timeouts.meet = timeout;
   control.rank = launch.rank;
@@ -82,8 +86,7 @@ void become_rank(const Launched& launched, recipes::BaseOptions& base, recipes::
     base.stream.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / launch.local_size);
   control.join = [connection, &console](const parallel::Identity& identity) {
     parallel::Connection mine = connection;
-    mine.identity = {{"build", commands::build_commit()}};
-    mine.identity.insert(mine.identity.end(), identity.begin(), identity.end());
+    mine.identity = identity;
     // Ranks that wait for one that never comes have nothing to save.
     console.end_at_once(true);
     if (console.interrupted()) throw Cancelled({.what = "interrupted before the ranks of the job have met"});

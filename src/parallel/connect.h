@@ -34,6 +34,7 @@ using Identity = std::vector<std::pair<std::string, std::string>>;
 struct Connection {
   Launch launch;
   Secret secret{};
+  std::string build;  // of this program: ranks of different builds are told so, whatever else they could not read
   Identity identity;
   Timeouts timeouts;
   // A failure that this process's own thread has not heard of in Timeouts::exit_after: `stuck` is told the fault and

@@ -2,7 +2,7 @@
 //
 //   includes    core only
 //   memory      callers own every buffer; a Group's is host memory, and a call no longer uses it when it returns
-//   threads     a Group is used by one thread; fail, interrupt and interrupted may be called from any
+//   threads     a Group is used by one thread at a time; fail, interrupt and interrupted may be called from any
 //
 // A Group moves bytes and never adds numbers: parallel/tree_sum.h does, so that no transport can change the order of
 // a sum. A Group of one (`solo`) has nothing to move, so callers are written once for one rank and for many.
@@ -62,6 +62,12 @@ class Group {
   // a rank may hear of it a moment later.
   virtual void interrupt() noexcept = 0;
   virtual bool interrupted() const noexcept = 0;
+
+  // A second group of the same ranks, for another thread: its calls have an order of their own, and never wait for
+  // those of this one. A failure or an interrupt of one is one of both. Bytes move through host memory, whatever this
+  // one has: kernels of two NCCL communicators may wait for one another. At most once for each group, which outlives
+  // it; not collective, and the others do not hear of its end.
+  virtual std::unique_ptr<Group> second() = 0;
 
   // The way between the memories of the ranks' GPUs; nullptr: there is none, and what lies on a GPU moves through host
   // memory.

@@ -26,9 +26,9 @@ void Meeting::end(Failure failure, bool left) {
   changed_.notify_all();
 }
 
-void Meeting::require_same_calls() {
+void Meeting::require_same_calls(const Turns& turns) {
   for (int rank = 1; rank < size(); ++rank) {
-    const Call &first = calls_[0], &other = calls_[static_cast<size_t>(rank)];
+    const Call &first = turns.calls[0], &other = turns.calls[static_cast<size_t>(rank)];
     if (other.fits(first)) continue;
     const Fault fault{.what = "the ranks of a group make different calls",
                       .where = "rank " + std::to_string(rank),
@@ -38,52 +38,54 @@ void Meeting::require_same_calls() {
   }
 }
 
-std::string Meeting::missing_ranks() const {
+std::string Meeting::missing_ranks(const Turns& turns) {
   std::string ranks;
-  for (int rank = 0; rank < size(); ++rank)
-    if (!here_[static_cast<size_t>(rank)]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  for (size_t rank = 0; rank < turns.here.size(); ++rank)
+    if (!turns.here[rank]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   return ranks;
 }
 
-void Meeting::enter(int rank, const Call& call) {
+void Meeting::enter(Place place, const Call& call) {
   std::unique_lock lock(mutex_);
   if (failure_) failure_();
-  const int64_t turn = entered_turns_;
-  calls_[static_cast<size_t>(rank)] = call;
-  here_[static_cast<size_t>(rank)] = true;
-  if (++arrived_ == size()) {
-    require_same_calls();
+  Turns& turns = turns_[place.group];
+  const int64_t turn = turns.entered_turns;
+  turns.calls[static_cast<size_t>(place.rank)] = call;
+  turns.here[static_cast<size_t>(place.rank)] = true;
+  if (++turns.arrived == size()) {
+    require_same_calls(turns);
     if (failure_) failure_();
-    arrived_ = 0;
-    std::fill(here_.begin(), here_.end(), false);
-    ++entered_turns_;
+    turns.arrived = 0;
+    std::fill(turns.here.begin(), turns.here.end(), false);
+    ++turns.entered_turns;
     changed_.notify_all();
     return;
   }
   const auto deadline = std::chrono::steady_clock::now() + timeouts_.call;
-  const bool in_time = changed_.wait_until(lock, deadline, [&] { return entered_turns_ != turn || failure_; });
-  if (entered_turns_ != turn) return;  // all had come, even if the group failed right after
+  const bool in_time = changed_.wait_until(lock, deadline, [&] { return turns.entered_turns != turn || failure_; });
+  if (turns.entered_turns != turn) return;  // all had come, even if the group failed right after
   if (!in_time) {
     const Fault fault{
         .what = "not all ranks came to a call within its deadline",
         .where = call.verb,
-        .got = "no sign of rank " + missing_ranks(),
+        .got = "no sign of rank " + missing_ranks(turns),
         .wanted = "all " + std::to_string(size()) + " within " + std::to_string(timeouts_.call.count()) + " ms"};
     end([fault] { throw Cancelled(fault); });
   }
   failure_();
 }
 
-void Meeting::leave() noexcept {
+void Meeting::leave(size_t group) noexcept {
   std::unique_lock lock(mutex_);
-  const int64_t turn = left_turns_;
-  if (++left_ == size()) {
-    left_ = 0;
-    ++left_turns_;
+  Turns& turns = turns_[group];
+  const int64_t turn = turns.left_turns;
+  if (++turns.left == size()) {
+    turns.left = 0;
+    ++turns.left_turns;
     changed_.notify_all();
     return;
   }
-  changed_.wait(lock, [&] { return left_turns_ != turn; });
+  changed_.wait(lock, [&] { return turns.left_turns != turn; });
 }
 
 void Meeting::fail(int rank, const Fault& fault, int exit_code) noexcept {

@@ -2,6 +2,7 @@
 // before all have arrived, nor before all have read.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -22,18 +23,28 @@ struct Call {
   bool fits(const Call& other) const;  // whether the ranks make the same call with the same size
 };
 
+// A rank of one of the groups that meet here: Group::second() has its calls in turns of their own.
+struct Place {
+  int rank = 0;
+  size_t group = 0;  // 0 or 1
+};
+
 class Meeting {
  public:
-  Meeting(int size, Timeouts timeouts) : timeouts_(timeouts), calls_(static_cast<size_t>(size)), here_(calls_.size()) {}
+  Meeting(int size, Timeouts timeouts) : timeouts_(timeouts), size_(size) {
+    for (Turns& turns : turns_) turns = Turns(static_cast<size_t>(size));
+  }
 
-  int size() const { return static_cast<int>(calls_.size()); }
+  int size() const { return size_; }
   // Waits until every rank has arrived. Throws what the verbs of a Group throw, on every rank or on none. A rank that
   // returns may read what all ranks show until leave().
-  void enter(int rank, const Call& call);
-  std::span<const std::byte> shown(int rank) const { return calls_[static_cast<size_t>(rank)].shown; }
+  void enter(Place place, const Call& call);
+  std::span<const std::byte> shown(Place place) const {
+    return turns_[place.group].calls[static_cast<size_t>(place.rank)].shown;
+  }
   // Waits until every rank leaves, so that no memory is freed while it is read. Between enter and leave a rank
   // only copies bytes, so this wait needs no deadline.
-  void leave() noexcept;
+  void leave(size_t group) noexcept;
   // From now on enter() throws PeerFailed, unless it already throws something else.
   void fail(int rank, const Fault& fault, int exit_code) noexcept;
   // The same for a rank that is gone: those who make no more calls do not mind (check() does not throw).
@@ -46,17 +57,23 @@ class Meeting {
 
  private:
   using Failure = std::function<void()>;  // throws a new exception for each rank
+  // The calls of a group.
+  struct Turns {
+    explicit Turns(size_t ranks = 0) : calls(ranks), here(ranks) {}
+    std::vector<Call> calls;
+    std::vector<bool> here;
+    int arrived = 0, left = 0;
+    int64_t entered_turns = 0, left_turns = 0;  // calls that all ranks have entered and left
+  };
   void end(Failure failure, bool left = false);
-  void require_same_calls();
-  std::string missing_ranks() const;
+  void require_same_calls(const Turns& turns);
+  static std::string missing_ranks(const Turns& turns);
 
   const Timeouts timeouts_;
+  const int size_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Call> calls_;
-  std::vector<bool> here_;
-  int arrived_ = 0, left_ = 0;
-  int64_t entered_turns_ = 0, left_turns_ = 0;  // calls that all ranks have entered and left
+  std::array<Turns, 2> turns_;
   Failure failure_;
   bool left_only_ = false;  // the failure is that a rank has left
   std::atomic<bool> interrupted_{false};

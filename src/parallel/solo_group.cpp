@@ -25,11 +25,12 @@ class Solo final : public Group {
   void fail(const Fault&, int) noexcept override {}
   void check() override {}
   bool failed() const noexcept override { return false; }
-  void interrupt() noexcept override { interrupted_.store(true); }
-  bool interrupted() const noexcept override { return interrupted_.load(); }
+  void interrupt() noexcept override { interrupted_->store(true); }
+  bool interrupted() const noexcept override { return interrupted_->load(); }
+  std::unique_ptr<Group> second() override { return std::make_unique<Solo>(*this); }
 
  private:
-  std::atomic<bool> interrupted_{false};
+  std::shared_ptr<std::atomic<bool>> interrupted_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace

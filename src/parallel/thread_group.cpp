@@ -11,53 +11,63 @@ namespace {
 // In a call: from enter to leave.
 class Visit {
  public:
-  Visit(Meeting& meeting, int rank, const Call& call) : meeting_(meeting) { meeting.enter(rank, call); }
-  ~Visit() { meeting_.leave(); }
+  Visit(Meeting& meeting, Place place, const Call& call) : meeting_(meeting), group_(place.group) {
+    meeting.enter(place, call);
+  }
+  ~Visit() { meeting_.leave(group_); }
   Visit(const Visit&) = delete;
   Visit& operator=(const Visit&) = delete;
 
  private:
   Meeting& meeting_;
+  const size_t group_;
 };
 
 class ThreadRank final : public Group {
  public:
-  ThreadRank(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
-  ~ThreadRank() override { meeting_->leave_for_good(rank_); }
+  ThreadRank(std::shared_ptr<Meeting> meeting, Place place) : meeting_(std::move(meeting)), place_(place) {}
+  ~ThreadRank() override {
+    if (place_.group == 0) meeting_->leave_for_good(place_.rank);
+  }
 
-  int rank() const override { return rank_; }
+  int rank() const override { return place_.rank; }
   int size() const override { return meeting_->size(); }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     checked([&] { require_root(root, size()); });
-    const Visit visit(*meeting_, rank_, {.verb = "broadcast", .root = root, .shown = bytes});
-    if (rank_ != root) std::ranges::copy(meeting_->shown(root), bytes.begin());
+    const Visit visit(*meeting_, place_, {.verb = "broadcast", .root = root, .shown = bytes});
+    if (rank() != root) std::ranges::copy(shown(root), bytes.begin());
   }
 
   void all_gather(std::span<std::byte> out, std::span<const std::byte> mine) override {
     checked([&] { require_gathered(out.size(), mine.size(), size()); });
-    const Visit visit(*meeting_, rank_, {.verb = "all_gather", .shown = mine});
-    for (int rank = 0; rank < size(); ++rank)
-      std::ranges::copy(meeting_->shown(rank), piece(out, rank, mine.size()).begin());
+    const Visit visit(*meeting_, place_, {.verb = "all_gather", .shown = mine});
+    for (int other = 0; other < size(); ++other)
+      std::ranges::copy(shown(other), piece(out, other, mine.size()).begin());
   }
 
   void all_to_all(std::span<std::byte> out, std::span<const std::byte> in) override {
     checked([&] { require_exchanged(out.size(), in.size(), size()); });
     const size_t bytes = in.size() / static_cast<size_t>(size());
-    const Visit visit(*meeting_, rank_, {.verb = "all_to_all", .shown = in});
-    for (int rank = 0; rank < size(); ++rank)
-      std::ranges::copy(piece(meeting_->shown(rank), rank_, bytes), piece(out, rank, bytes).begin());
+    const Visit visit(*meeting_, place_, {.verb = "all_to_all", .shown = in});
+    for (int other = 0; other < size(); ++other)
+      std::ranges::copy(piece(shown(other), rank(), bytes), piece(out, other, bytes).begin());
   }
 
-  void barrier() override { const Visit visit(*meeting_, rank_, {.verb = "barrier"}); }
+  void barrier() override { const Visit visit(*meeting_, place_, {.verb = "barrier"}); }
 
-  void fail(const Fault& fault, int exit_code) noexcept override { meeting_->fail(rank_, fault, exit_code); }
+  void fail(const Fault& fault, int exit_code) noexcept override { meeting_->fail(rank(), fault, exit_code); }
   void check() override { meeting_->check(); }
   bool failed() const noexcept override { return meeting_->failed(); }
   void interrupt() noexcept override { meeting_->interrupt(); }
   bool interrupted() const noexcept override { return meeting_->interrupted(); }
+  std::unique_ptr<Group> second() override {
+    return std::make_unique<ThreadRank>(meeting_, Place{.rank = rank(), .group = 1});
+  }
 
  private:
+  std::span<const std::byte> shown(int other) const { return meeting_->shown({.rank = other, .group = place_.group}); }
+
   template <class Byte>
   static std::span<Byte> piece(std::span<Byte> all, int index, size_t bytes) {
     return all.subspan(static_cast<size_t>(index) * bytes, bytes);
@@ -75,7 +85,7 @@ class ThreadRank final : public Group {
   }
 
   const std::shared_ptr<Meeting> meeting_;
-  const int rank_;
+  const Place place_;
 };
 
 }  // namespace
@@ -85,7 +95,7 @@ std::vector<std::unique_ptr<Group>> threads(int size, Timeouts timeouts) {
     throw ConfigError({.what = "a group needs a rank", .where = "size", .got = std::to_string(size), .wanted = ">= 1"});
   const auto meeting = std::make_shared<Meeting>(size, timeouts);
   std::vector<std::unique_ptr<Group>> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<ThreadRank>(meeting, rank));
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<ThreadRank>(meeting, Place{.rank = rank}));
   return ranks;
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "recipes/bad_rows.h"
+#include "rl/dealt_reward.h"
 
 namespace lockstep::recipes {
 
@@ -65,7 +66,7 @@ PromptSource prompt_source(const RlOptions& options, const Base& base) {
 
 EvalRewards::EvalRewards(const RlOptions& options) {
   for (const EvalSet& set : options.eval_sets) {
-    Set& made = sets_.emplace_back(Set{.config = options.reward, .own = {}});
+    Set& made = sets_.emplace_back(Set{.config = options.reward, .own = {}, .dealt = {}});
     const bool other_key = !options.eval_reward_key.empty() && options.eval_reward_key != options.reward.reward_key;
     if (has_own_reward(options, set)) {
       made.config.choices = set.reward;
@@ -81,6 +82,11 @@ EvalRewards::EvalRewards(const RlOptions& options) {
                                  {.input = first_of(set.input_key, options.eval_input_key, options.input_key),
                                   .metadata = set.metadata_key.empty() ? options.metadata_key : set.metadata_key});
   }
+}
+
+void EvalRewards::deal(parallel::Group& group, const std::function<bool()>& interrupted) {
+  for (Set& set : sets_)
+    if (set.own) set.dealt = std::make_unique<rl::DealtReward>(*set.own, group, interrupted);
 }
 
 rollout::SamplingParams eval_sampling(const RlOptions& options, const EvalSet& set) {

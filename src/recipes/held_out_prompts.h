@@ -1,10 +1,12 @@
 // The held-out prompts of a reinforcement-learning run: sets with sampling and rewards of their own.
 #pragma once
 
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <vector>
 
+#include "parallel/group.h"
 #include "recipes/evaluate.h"
 #include "recipes/options.h"
 
@@ -19,13 +21,20 @@ class EvalRewards {
   // What make_reward throws. ConfigError: a set's reward reads labels and there is no key of them.
   explicit EvalRewards(const RlOptions& options);
 
+  // Of several ranks: from now on each sample is graded once (rl/dealt_reward.h), as with the reward of training.
+  void deal(parallel::Group& group, const std::function<bool()>& interrupted);
+
   const rl::RewardConfig& config(size_t set) const { return sets_[set].config; }
-  rl::Reward& reward(size_t set, rl::Reward& run) const { return sets_[set].own ? *sets_[set].own : run; }
+  rl::Reward& reward(size_t set, rl::Reward& run) const {
+    const Set& one = sets_[set];
+    return one.dealt ? *one.dealt : one.own ? *one.own : run;
+  }
 
  private:
   struct Set {
     rl::RewardConfig config;
-    std::unique_ptr<rl::Reward> own;  // null: the run's
+    std::unique_ptr<rl::Reward> own;    // null: the run's
+    std::unique_ptr<rl::Reward> dealt;  // null: this rank is alone
   };
   std::vector<Set> sets_;
 };

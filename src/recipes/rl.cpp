@@ -105,7 +105,9 @@ class RlRun {
     versions_.emplace(staleness_, versions_in_samples(options), store_, run_);
     if (overlaps_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
     keep_pending_samples(run_, graded_);
-    if (group_.size() > 1) require_turns();
+    if (group_.size() == 1) return;
+    require_rule();
+    eval_rewards_.deal(dealing_, [this] { return asked_to_stop(); });
   }
 
   void train() {
@@ -164,17 +166,23 @@ class RlRun {
     samples_.wait();
   }
 
-  // Of several ranks: a group is of one thread, and so are sampler and reward.
-  void require_turns() const {
+  // Of several ranks: they sample the same rollouts in the same order.
+  void require_rule() const {
     if (options_.partial.on)
       throw ConfigError({.what = "several ranks draw each sample in one rollout",
                          .where = "RlOptions::partial",
                          .attempt = "one rank, or no partial rollouts"});
-    if (overlaps_)
-      throw ConfigError({.what = "several ranks sample and train in turn",
-                         .where = options_.async.on ? "RlOptions::async" : "max_staleness, update_interval",
-                         .wanted = options_.async.on ? "none" : "0 and 1",
-                         .attempt = "one rank, to sample while training"});
+    if (options_.async.on)
+      throw ConfigError({.what = "several ranks do not train on what arrives first: each would have other samples",
+                         .where = "RlOptions::async",
+                         .attempt = "one rank, or RlOptions::staleness, which samples ahead by a rule"});
+  }
+
+  // Whether a rank was asked to stop; asked while samples are drawn, on whichever thread draws them.
+  bool asked_to_stop() {
+    if (control_.interrupted()) dealing_.interrupt();
+    dealing_.check();
+    return dealing_.interrupted();
   }
 
   // What the training on this rollout has to know of the versions that sampled it.
@@ -315,7 +323,7 @@ class RlRun {
   const RlOptions& options_;
   const Control& control_;
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
-  const EvalRewards eval_rewards_{options_};  // as well
+  EvalRewards eval_rewards_{options_};        // as well
   const StalenessRule staleness_ = options_.staleness;
   const bool overlaps_ = !staleness_.is_synchronous() || options_.async.on;  // sampling and training
   Stream stream_;
@@ -323,6 +331,9 @@ class RlRun {
   const std::unique_ptr<Stream> sampling_stream_;
   const Base base_;
   parallel::Group& group_;
+  // Through which the ranks deal and gather samples and rewards: of the thread that samples, where that is another one.
+  const std::unique_ptr<parallel::Group> sampling_group_ = overlaps_ && group_.size() > 1 ? group_.second() : nullptr;
+  parallel::Group& dealing_ = sampling_group_ ? *sampling_group_ : group_;
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;
   const HeldOutPrompts held_out_{options_, eval_rewards_, base_, tokenizer_};
@@ -334,8 +345,8 @@ class RlRun {
   TrainingRun run_;
   RolloutEngine engine_;
   // Of several ranks: each generates and grades its share.
-  rollout::DealtSampler dealt_sampler_{engine_.sampler(), group_, [this] { return run_.interrupted(); }};
-  rl::DealtReward dealt_reward_{*reward_, group_, [this] { return run_.interrupted(); }};
+  rollout::DealtSampler dealt_sampler_{engine_.sampler(), dealing_, [this] { return asked_to_stop(); }};
+  rl::DealtReward dealt_reward_{*reward_, dealing_, [this] { return asked_to_stop(); }};
   rollout::Sampler& sampler_ = group_.size() > 1 ? dealt_sampler_ : engine_.sampler();
   rl::Reward& judge_ = group_.size() > 1 ? dealt_reward_ : *reward_;
   std::vector<std::unique_ptr<SecondTrainer>> seconds_;
@@ -353,7 +364,7 @@ class RlRun {
   RunLog log_;
   RunWarnings warnings_;
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
-  RunProgress progress_{log_, run_, control_, total_, [this] { engine_.tell_notes(); }};
+  RunProgress progress_{log_, run_, total_, [this] { engine_.tell_notes(); }};
   Stopwatch iteration_;
   std::unique_ptr<RolloutSource> source_;  // last: it may have a thread that uses the others
 };
@@ -370,8 +381,11 @@ BesideTrainer beside_trainer(const RlOptions& options, const Base& base) {
 void run_rl(const RlOptions& options, const Control& control) {
   const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
   std::unique_ptr<parallel::Group> group;
+  // It ends when the other ranks know why: its thread may wait for theirs.
+  std::unique_ptr<RlRun> run;
   try {
-    RlRun(options, control, group).train();
+    run = std::make_unique<RlRun>(options, control, group);
+    run->train();
   } catch (...) {
     if (group) parallel::fail(*group, std::current_exception());
     throw;

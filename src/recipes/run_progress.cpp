@@ -17,7 +17,7 @@ rl::Watch RunProgress::watch(int64_t rollout, const char* what) {
 
 void RunProgress::while_sampling() const {
   waiting_();
-  if (control_.interrupted()) throw Cancelled({.what = "interrupted"});
+  if (run_.interrupted()) throw Cancelled({.what = "interrupted"});
 }
 
 }  // namespace lockstep::recipes

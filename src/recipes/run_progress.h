@@ -16,18 +16,17 @@ class RunProgress {
  public:
   // `total`: rollouts. All references outlive it.
   // `waiting`: what is to be done now and then while another thread samples.
-  RunProgress(RunLog& log, TrainingRun& run, const Control& control, int64_t total, std::function<void()> waiting)
-      : log_(log), run_(run), control_(control), total_(total), waiting_(std::move(waiting)) {}
+  RunProgress(RunLog& log, TrainingRun& run, int64_t total, std::function<void()> waiting)
+      : log_(log), run_(run), total_(total), waiting_(std::move(waiting)) {}
 
   void report(int64_t rollout, const char* what, int64_t done, int64_t of);
   rl::Watch watch(int64_t rollout, const char* what);
-  // While another thread samples; asks this process alone. Throws Cancelled.
+  // While another thread samples. Throws Cancelled, and what Group::check throws.
   void while_sampling() const;
 
  private:
   RunLog& log_;
   TrainingRun& run_;
-  const Control& control_;
   const int64_t total_;
   const std::function<void()> waiting_;
 };

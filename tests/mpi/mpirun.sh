@@ -32,3 +32,15 @@ for ranks in 2 4; do
   done
   grep -q "does so by MPI" "$work/log" || { echo "MPI was not used"; exit 1; }
 done
+
+# What the thread that samples ahead exchanges moves over TCP, beside MPI.
+rl() {  # SAVE OPTION...
+  local save=$1; shift
+  echo "$build/lockstep" train --hf-checkpoint "$model" --prompt-data "$model/train.jsonl" --input-key prompt --label-key label --rm-type number \
+    --num-rollout $steps --rollout-batch-size 4 --n-samples-per-prompt 4 --rollout-max-response-len 12 --lora-rank 4 --target-modules all-linear \
+    --lr 1e-3 --device cpu --threads 1 --max-staleness 1 --save "$work/$save" "$@"
+}
+$(rl ahead) > "$work/log" 2>&1
+run 2 $(rl ahead2 --distributed-backend mpi) > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmp "$work/ahead/$adapter" "$work/ahead2/$adapter"
+echo "sampling ahead under mpirun, 2 ranks: the adapter of one process"

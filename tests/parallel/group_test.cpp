@@ -222,5 +222,87 @@ TEST_P(GroupTest, AskingToStopReachesAllRanks) {
   EXPECT_NO_THROW(alone->barrier());
 }
 
+// --- Group::second() ---
+
+// Ranks come to the calls of the two in different orders.
+TEST_P(GroupTest, ASecondGroupHasItsCallsInAnOrderOfItsOwn) {
+  on_sound_ranks(
+      4,
+      [](Group& group) {
+        const std::unique_ptr<Group> second = group.second();
+        EXPECT_EQ(second->rank(), group.rank());
+        EXPECT_EQ(second->size(), group.size());
+        EXPECT_EQ(second->device_link(), nullptr);
+        Group &late = group.rank() % 2 == 0 ? group : *second, &early = group.rank() % 2 == 0 ? *second : group;
+        std::thread other([&] { check_verbs(early); });
+        std::this_thread::sleep_for(20ms);
+        check_verbs(late);
+        other.join();
+      },
+      GetParam());
+  const std::unique_ptr<Group> alone = solo(), second = alone->second();
+  check_verbs(*second);
+  second->interrupt();
+  EXPECT_TRUE(alone->interrupted());
+}
+
+TEST_P(GroupTest, AFailureOfOneOfTheTwoEndsBoth) {
+  for (const bool of_second : {false, true}) {
+    std::vector<std::unique_ptr<Group>> groups = groups_of(3), seconds;
+    for (const std::unique_ptr<Group>& group : groups) seconds.push_back(group->second());
+    std::vector<std::string> errors(4);
+    std::vector<std::thread> waiting;
+    for (const size_t rank : {0, 1}) {
+      waiting.emplace_back([&, rank] { errors[rank] = thrown_by([&] { groups[rank]->barrier(); }); });
+      waiting.emplace_back([&, rank] { errors[2 + rank] = thrown_by([&] { seconds[rank]->barrier(); }); });
+    }
+    (of_second ? seconds : groups)[2]->fail({.what = "a row is bad"}, 3);
+    for (std::thread& thread : waiting) thread.join();
+    for (const std::string& error : errors) EXPECT_EQ(error, "PeerFailed 3: rank 2 failed: a row is bad");
+    for (const auto* all : {&groups, &seconds})
+      for (const std::unique_ptr<Group>& group : *all) {
+        EXPECT_TRUE(group->failed());
+        EXPECT_TRUE(starts_with(thrown_by([&] { group->check(); }), "PeerFailed 3: "));
+      }
+  }
+}
+
+TEST_P(GroupTest, AskingOneOfTheTwoToStopReachesBothOnAllRanks) {
+  const std::vector<std::unique_ptr<Group>> groups = groups_of(2);
+  const std::unique_ptr<Group> second = groups[0]->second(), other = groups[1]->second();
+  second->interrupt();
+  EXPECT_TRUE(eventually([&] { return groups[1]->interrupted() && other->interrupted(); }));
+}
+
+TEST_P(GroupTest, ARankThatDoesNotComeToTheSecondGroupIsGivenUp) {
+  const auto thrown = run_ranks(3,
+                                [](Group& group) {
+                                  const std::unique_ptr<Group> second = group.second();
+                                  std::string error;
+                                  std::thread other([&] {
+                                    if (group.rank() != 1) error = thrown_by([&] { second->barrier(); });
+                                  });
+                                  const std::string first = thrown_by([&] {  // it goes on until then
+                                    for (;;) group.barrier();
+                                  });
+                                  other.join();
+                                  EXPECT_TRUE(starts_with(first, "Cancelled 130: not all ranks came")) << first;
+                                  EXPECT_NE(first.find("no sign of rank 1"), std::string::npos) << first;
+                                  EXPECT_EQ(error, group.rank() == 1 ? "" : first);
+                                },
+                                {.call = 300ms, .meet = kPatient.meet});
+  for (const std::exception_ptr& error : thrown) EXPECT_EQ(text_of(error), "nothing");
+}
+
+TEST_P(GroupTest, TheEndOfASecondGroupIsNoEndOfTheFirst) {
+  std::vector<std::unique_ptr<Group>> groups = groups_of(2);
+  std::unique_ptr<Group> second = groups[0]->second(), other = groups[1]->second();
+  second.reset();
+  std::thread rank_0([&] { EXPECT_NO_THROW(groups[0]->barrier()); });
+  EXPECT_NO_THROW(groups[1]->barrier());
+  EXPECT_NO_THROW(other->check());
+  rank_0.join();
+}
+
 }  // namespace
 }  // namespace lockstep::parallel

@@ -12,6 +12,7 @@
 #include "parallel/report.h"
 #include "parallel/tcp/doorkeeper.h"
 #include "parallel/tcp/handshake.h"
+#include "parallel/tcp/hello.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -81,7 +82,7 @@ TEST(Tcp, SomebodyWithoutTheSecretIsRefusedAndTheRunGoesOn) {
   EXPECT_EQ(zero.result(), "nothing");
 }
 
-TEST(Tcp, AnotherBuildBaseSizeJobOrRankIsRefusedByNameAndTheRunGoesOn) {
+TEST(Tcp, AnotherBaseSizeJobOrRankIsRefusedByNameAndTheRunGoesOn) {
   RankZero zero(2);
   const auto refused = [&](auto change, const std::string& name) {
     Connection other = tcp_connection(1, 2, zero.port);
@@ -90,9 +91,8 @@ TEST(Tcp, AnotherBuildBaseSizeJobOrRankIsRefusedByNameAndTheRunGoesOn) {
     EXPECT_TRUE(starts_with(error, "ConfigError 2: the ranks of a job are not alike")) << name;
     EXPECT_NE(error.find("rank 1: " + name), std::string::npos) << error;
   };
-  refused([](Connection& c) { c.identity[0].second = "2"; }, "build");
-  refused([](Connection& c) { c.identity[1].second = "large"; }, "base");
-  refused([](Connection& c) { c.identity[2].second = "80"; }, "GPU generation");
+  refused([](Connection& c) { c.identity[0].second = "large"; }, "base");
+  refused([](Connection& c) { c.identity[1].second = "80"; }, "GPU generation");
   refused([](Connection& c) { c.launch.size = 3; }, "number of ranks");
   refused([](Connection& c) { c.launch.job = "another"; }, "job");
   EXPECT_NE(zero.said().find("base"), std::string::npos);
@@ -141,7 +141,7 @@ TEST(Tcp, ARankThatNeverComesIsNamed) {
   short_time.meet = 300ms;
   RankZero zero(3, short_time);
   Connection other = tcp_connection(1, 3, zero.port);
-  other.identity[0].second = "2";
+  other.build = "2";
   thrown_by([&] { connect(other); });
   const std::string error = zero.result();
   EXPECT_TRUE(starts_with(error, "Cancelled 130: not all ranks of the job came"));
@@ -149,20 +149,72 @@ TEST(Tcp, ARankThatNeverComesIsNamed) {
   EXPECT_NE(error.find("build"), std::string::npos) << error;
 }
 
-// A process that proves to know the secret and says hello, and no more.
-tcp::Socket say_hello(int rank, uint16_t port, int size, const std::string& process = "one") {
+// A process that proves to know the secret and says this, and no more.
+tcp::Socket say(const std::string& hello, uint16_t port) {
   const auto until = tcp::Clock::now() + 1min;
   tcp::Socket socket = tcp::dial("127.0.0.1", port, until);
-  tcp::prove_as_caller(socket, tcp_connection(rank, size, port).secret, until);
-  const std::string hello =
-      R"({"protocol": 1, "rank": )" + std::to_string(rank) + R"(, "data": false, "data_port": 1, "process": ")" +
-      process + R"(", "size": )" + std::to_string(size) +
-      R"(, "job": "test", "identity": [["build", "1"], ["base", "tiny"], ["GPU generation", "90"]]})";
+  tcp::prove_as_caller(socket, tcp_connection(1, 2, port).secret, until);
   tcp::send_all(socket, tcp::encode(tcp::FrameType::hello, hello), until);
   return socket;
 }
+tcp::Socket say_hello(int rank, uint16_t port, int size, const std::string& process = "one") {
+  const Connection connection = tcp_connection(rank, size, port);
+  return say(tcp::hello_text({.build = connection.build,
+                              .rank = rank,
+                              .data_port = 1,
+                              .size = size,
+                              .job = connection.launch.job,
+                              .process = process,
+                              .identity = connection.identity}),
+             port);
+}
 tcp::Frame next_frame(const tcp::Socket& socket) {
   return tcp::receive_frame(socket, tcp::kMemberBytes, tcp::Clock::now() + 1min);
+}
+
+// Whatever else a later or an earlier build says, rank 0 names it, tells it, and goes on waiting for the others.
+TEST(Tcp, AnotherBuildIsRefusedByNameAndTheRunGoesOn) {
+  RankZero zero(2);
+  const auto told = [&](const std::string& hello) {
+    const tcp::Frame frame = next_frame(say(hello, zero.port));
+    EXPECT_EQ(frame.type, tcp::FrameType::refused) << hello;
+    const Report report = unpack_report(frame.bytes);
+    EXPECT_EQ(report.kind, "ConfigError") << hello;
+    return report.fault;
+  };
+  struct Case {
+    const char *hello, *where, *got;
+  };
+  for (const Case& one :
+       {Case{R"({"build": "2", "rank": 1, "later": [{}]})", "rank 1 at 127.0.0.1", "build 2"},
+        Case{R"({"protocol": 1, "rank": 1, "data": false, "data_port": 1, "process": "p", "size": 2, "job": "test",
+                 "identity": [["build", "0"], ["base", "tiny"]]})",
+             "rank 1 at 127.0.0.1", "build 0"},
+        Case{R"({"rank": 70, "build": 5})", "rank 70 at 127.0.0.1", "a build that does not say which it is"},
+        Case{"\x02\xff hello of a build to come", "a rank at 127.0.0.1", "a build that does not say which it is"}}) {
+    const Fault fault = told(one.hello);
+    EXPECT_EQ(fault.what, "the ranks of a job are of different builds") << one.hello;
+    EXPECT_EQ(fault.where, one.where);
+    EXPECT_EQ(fault.got, one.got);
+    EXPECT_EQ(fault.wanted, "build 1, as rank 0");
+    EXPECT_EQ(fault.attempt, "start all ranks with the same program");
+  }
+  EXPECT_EQ(told(R"({"build": "1", "rank": 1, "protocol": 999})").where, "rank 1: protocol");
+
+  Connection other = tcp_connection(1, 2, zero.port);
+  other.build = "0123456789ab-dirty";
+  EXPECT_TRUE(
+      starts_with(thrown_by([&] { connect(other); }), "ConfigError 2: the ranks of a job are of different builds"));
+  EXPECT_NE(zero.said().find("rank 1 at 127.0.0.1"), std::string::npos) << zero.said();
+  EXPECT_NE(zero.said().find("build 0123456789ab-dirty"), std::string::npos) << zero.said();
+  const std::unique_ptr<Group> group = connect(tcp_connection(1, 2, zero.port));
+  group->barrier();
+  EXPECT_EQ(zero.result(), "nothing");
+}
+
+TEST(Tcp, AHelloBeginsWithBuildAndRank) {
+  const std::string text = tcp::hello_text({.build = "0123456789ab", .rank = 3, .identity = {}});
+  EXPECT_TRUE(starts_with(text, R"({"build":"0123456789ab","rank":3,)"));
 }
 
 // Rank 2 has come before rank 1 calls, so it is told, whenever rank 0 looks.

@@ -39,7 +39,8 @@ bool eventually(const Condition& condition) {
 inline Connection tcp_connection(int rank, int size, uint16_t port, Timeouts timeouts = kPatient) {
   return {.launch = {.rank = rank, .size = size, .port = port, .job = "test"},
           .secret = {std::byte{7}},
-          .identity = {{"build", "1"}, {"base", "tiny"}, {"GPU generation", "90"}},
+          .build = "1",
+          .identity = {{"base", "tiny"}, {"GPU generation", "90"}},
           .timeouts = timeouts,
           .stuck = {},
           .say = {}};

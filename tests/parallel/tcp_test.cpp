@@ -144,6 +144,24 @@ TEST(Tcp, AProcessThatHasHeardOfAFailureIsLeftToEndByItself) {
   EXPECT_EQ(told.load(), 0);
 }
 
+// The thread that uses the second group does not end the process: it is the other that has to hear.
+TEST(Tcp, AProcessOfWhichTheSecondGroupAloneHasHeardIsTold) {
+  std::atomic<int> told{0};
+  Timeouts timeouts = kPatient;
+  timeouts.exit_after = 300ms;
+  Pair pair(
+      [](Group& group) {
+        group.fail({.what = "too hot"}, 6);
+        ::pause();
+      },
+      timeouts, [&](const Fault&, int) { ++told; });
+  const std::unique_ptr<Group> second = pair.group->second();
+  EXPECT_TRUE(starts_with(thrown_by([&] { second->barrier(); }), "PeerFailed 6: "));
+  EXPECT_TRUE(starts_with(thrown_by([&] { second->check(); }), "PeerFailed 6: "));
+  second->fail({.what = "mine"}, 7);
+  EXPECT_TRUE(eventually([&] { return told.load() == 1; }));
+}
+
 TEST(Tcp, ASecretIsReadFromAFileThatNobodyElseMayRead) {
   const std::string file = ::testing::TempDir() + "job_secret";
   const auto write = [&](const std::string& text, mode_t mode) {

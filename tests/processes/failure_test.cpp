@@ -12,9 +12,10 @@ constexpr int kSteps = 40;
 class Failure : public Job {
  protected:
   std::string said_;  // of the job that failed, on standard error
-  enum class Kind { supervised, reinforcement };
+  enum class Kind { supervised, reinforcement, ahead };
   std::string command(Kind kind, const std::string& save) const {
-    return kind == Kind::supervised ? sft(save, kSteps) : rl(save, kSteps);
+    if (kind == Kind::supervised) return sft(save, kSteps);
+    return rl(save, kSteps) + (kind == Kind::ahead ? " --max-staleness 1" : "");
   }
   // Starts the run, does `strike` to it after a few steps, and expects the end.
   void strike_and_resume(int ranks_of_job, const std::string& what, int code, const std::function<void()>& strike,
@@ -52,6 +53,26 @@ TEST_F(Failure, RankZeroKilled) {
 TEST_F(Failure, AKilledRankOfReinforcementLearning) {
   strike_and_resume(
       2, "SIGKILL of rank 1, sampling and training", 137, [&] { ::kill(ranks()[1], SIGKILL); }, Kind::reinforcement);
+}
+
+TEST_F(Failure, AKilledRankThatSamplesAhead) {
+  strike_and_resume(
+      4, "SIGKILL of rank 2, sampling ahead", 137, [&] { ::kill(ranks()[2], SIGKILL); }, Kind::ahead);
+}
+
+TEST_F(Failure, RankZeroKilledThatSamplesAhead) {
+  strike_and_resume(
+      2, "SIGKILL of rank 0, sampling ahead", 137, [&] { ::kill(ranks()[0], SIGKILL); }, Kind::ahead);
+}
+
+TEST_F(Failure, AStoppedRankThatSamplesAhead) {
+  strike_and_resume(
+      2, "SIGSTOP of rank 1, sampling ahead", 1, [&] { ::kill(ranks()[1], SIGSTOP); }, Kind::ahead);
+}
+
+TEST_F(Failure, ATerminatedRankThatSamplesAheadAsksAllToSave) {
+  strike_and_resume(
+      2, "SIGTERM of rank 1, sampling ahead", 130, [&] { ::kill(ranks()[1], SIGTERM); }, Kind::ahead);
 }
 
 TEST_F(Failure, ARankThatEndsInTheMiddle) {

@@ -31,6 +31,16 @@ TEST_F(GpuRanksCuda, ReinforcementLearningToo) {
   expect_same_end("ranks4", "alone", 3);
 }
 
+TEST_F(GpuRanksCuda, SamplingAheadToo) {
+  const std::string ahead = gpu_ + " --max-staleness 1 --true-on-policy-mode";
+  ASSERT_EQ(run(0, rl("alone", 4) + ahead), 0) << err();
+  for (const int ranks : {2, 4}) {
+    const std::string save = fmt::format("ranks{}", ranks);
+    ASSERT_EQ(run(0, fmt::format("{} {} --ranks-per-gpu {}", rl(save, 4), ahead, ranks)), 0) << err();
+    expect_same_end(save, "alone", 4);
+  }
+}
+
 TEST_F(GpuRanksCuda, TwoRanksOnOneGpuAreRefusedUnlessTheyAreAskedFor) {
   EXPECT_EQ(run(2, sft("part", 2) + gpu_, ""), num_gpus() > 1 ? 0 : 6) << err();
   if (num_gpus() == 1) {
@@ -66,6 +76,10 @@ TEST_F(GpuRanksCuda, ProcessesWithAGpuEachHaveTheBitsOfOne) {
   ASSERT_EQ(run(0, rl("rl_alone", 3) + gpu_), 0) << err();
   ASSERT_EQ(run(0, rl("rl_two", 3) + gpu_ + " --colocate --actor-num-gpus-per-node 2"), 0) << err();
   expect_same_end("rl_two", "rl_alone", 3);
+  const std::string ahead = gpu_ + " --max-staleness 1";
+  ASSERT_EQ(run(0, rl("ahead_alone", 4) + ahead), 0) << err();
+  ASSERT_EQ(run(0, rl("ahead_two", 4) + ahead + " --actor-num-gpus-per-node 2"), 0) << err();
+  expect_same_end("ahead_two", "ahead_alone", 4);
 }
 
 }  // namespace

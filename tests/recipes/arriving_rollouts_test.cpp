@@ -297,7 +297,7 @@ TEST_F(Arrival, AnInterruptKeepsWhatWasGradedSinceTheLastCheckpoint) {
     const int first = std::exchange(questions, 0);
     run_rl(options(kind, 2), control_);
     size_t kept = 0;
-    for (int at = first; at < questions; at += std::max(1, (questions - first) / 3)) {
+    for (int at = first; at < questions; at += std::max(1, (questions - first) / 8)) {
       const std::string name = kind + std::to_string(at);
       RlOptions o = options(name, 2);
       int asked = 0;

@@ -1,80 +1,15 @@
 // A run over several ranks is the run of one: the same adapter, the same metrics, whatever the number of ranks; and
 // ranks end together. Ranks are threads here; tests/processes has the same as processes.
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <atomic>
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <thread>
-#include <utility>
 
-#include "data/compression.h"
 #include "parallel/agree.h"
-#include "recipes/training_fixture.h"
+#include "recipes/ranks_fixture.h"
 
 namespace lockstep::recipes {
 namespace {
 
-using Change = std::function<void(int rank, Control& control)>;
-
-class Ranks : public Training {
+class Ranks : public RanksOfThreads {
  protected:
-  // What each rank threw: "nothing", or kind and message.
-  template <class Options>
-  std::vector<std::string> run_on(int size, const Options& options, void (*run)(const Options&, const Control&),
-                                  const Change& change = {}) {
-    std::vector<std::unique_ptr<parallel::Group>> groups = parallel::threads(size, {.call = std::chrono::minutes(2)});
-    std::vector<std::string> thrown(groups.size(), "nothing");
-    std::vector<std::thread> ranks;
-    for (int rank = 0; rank < size; ++rank)
-      ranks.emplace_back([&, rank] {
-        std::ostringstream said;
-        Control control{.out = &said, .info = &said, .rank = rank};
-        control.join = [&](const parallel::Identity&) { return std::move(groups[static_cast<size_t>(rank)]); };
-        if (change) change(rank, control);
-        Options mine = options;
-        mine.base.stream.threads = 1;
-        try {
-          run(mine, control);
-        } catch (const Error& error) {
-          thrown[static_cast<size_t>(rank)] = fmt::format("{} {}: {}", error.kind(), error.exit_code(), error.what());
-        }
-      });
-    for (std::thread& rank : ranks) rank.join();
-    return thrown;
-  }
-  template <class Options>
-  void run_well_on(int size, const Options& options, void (*run)(const Options&, const Control&)) {
-    for (const std::string& error : run_on(size, options, run)) EXPECT_EQ(error, "nothing") << size << " ranks";
-  }
-
-  // What is kept of each rollout: all files, by name.
-  std::map<std::string, std::string> samples(const std::string& save) const {
-    std::map<std::string, std::string> files;
-    const fs::Path directory = dir_.path() / save / "samples";
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
-      if (entry.is_regular_file())
-        files[std::filesystem::relative(entry.path(), directory).string()] = fs::read_file(entry.path());
-    return files;
-  }
-
-  static std::string plain(const std::string& bytes) {
-    std::string text;
-    bool given = false;
-    data::decompress(
-        data::detect_compression(bytes),
-        [&] { return std::exchange(given, true) ? std::string_view() : std::string_view(bytes); }, "samples",
-        [&](std::string_view piece) { text += piece; });
-    return text;
-  }
-
-  void expect_same(const std::string& save, const std::string& wanted, int64_t iteration) const {
-    EXPECT_EQ(adapter_bytes(save, iteration), adapter_bytes(wanted, iteration)) << save;
-    EXPECT_EQ(results(save), results(wanted)) << save;
-  }
-
   SftOptions dpo(const std::string& save) {
     std::string rows;
     for (int i = 0; i < 9; ++i)
@@ -87,6 +22,19 @@ class Ranks : public Training {
     options.eval_sets = {{"held_out", options.prompt_data}};
     options.eval_interval = 2;
     return options;
+  }
+
+  // A program that says how often it was asked so far: only if it is asked once can all ranks have the same rewards.
+  static void grade_by_asking_when(RlOptions& options, const std::string& seen) {
+    options.reward.choices = {{.kind = rl::RewardKind::command}};
+    options.reward.command =
+        "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
+        "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
+    options.reward.workers = 1;
+  }
+  static int64_t lines_of(const std::string& file) {
+    const std::string text = fs::read_file(file);
+    return std::count(text.begin(), text.end(), '\n');
   }
 };
 
@@ -247,19 +195,28 @@ TEST_F(Ranks, EachSampleIsGradedOnceWhateverTheNumber) {
   RlOptions options = rl("ranks4");
   options.num_rollout = 2;
   const std::string seen = (dir_.path() / "seen").string();
-  options.reward.choices = {{.kind = rl::RewardKind::command}};
-  // What it says depends on when it is asked: only if it is asked once can all ranks have the same rewards.
-  options.reward.command =
-      "while read -r line; do echo x >> " + seen + "; n=$(wc -l < " + seen +
-      "); id=${line#*\\\"id\\\":}; id=${id%%,*}; echo \"{\\\"id\\\":$id,\\\"reward\\\":$n}\"; done";
-  options.reward.workers = 1;
+  grade_by_asking_when(options, seen);
   run_well_on(4, options, run_rl);
-  const std::string text = fs::read_file(seen);
-  EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), 2 * 4 * 4);
+  EXPECT_EQ(lines_of(seen), 2 * 4 * 4);
   for (const Json& line : metrics("ranks4")) {
     EXPECT_EQ(line["reward_unknown"], 0) << line;
     EXPECT_GT(line["reward"].get<double>(), 1) << line;
   }
+}
+
+TEST_F(Ranks, HeldOutSamplesOfASetWithItsOwnRewardAreGradedOnceToo) {
+  RlOptions options = rl("ranks4");
+  options.num_rollout = 2;
+  options.eval_sets = {{.name = "held_out", .path = kArith + "/test.jsonl@[0:11]"}};
+  options.eval_sets[0].reward = {{.kind = rl::RewardKind::command}};
+  options.eval_sampling = options.sampling;
+  options.eval_interval = 1;
+  const std::string seen = (dir_.path() / "seen").string();
+  const auto choices = options.reward.choices;
+  grade_by_asking_when(options, seen);
+  options.reward.choices = choices;  // of training: the rule
+  run_well_on(4, options, run_rl);
+  EXPECT_EQ(lines_of(seen), 3 * 11);  // before training, and after each rollout
 }
 
 TEST_F(Ranks, AnInterruptWhileSamplingStopsAllAndResumes) {

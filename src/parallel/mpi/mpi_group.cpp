@@ -80,6 +80,7 @@ class MpiGroup final : public Group {
   bool failed() const noexcept override { return group_->failed(); }
   void interrupt() noexcept override { group_->interrupt(); }
   bool interrupted() const noexcept override { return group_->interrupted(); }
+  std::unique_ptr<Group> second() override { return group_->second(); }  // MPI is asked by one thread only
 
  private:
   // Every rank's piece of `out` from that rank; piece_for(r) of this one goes to rank r.

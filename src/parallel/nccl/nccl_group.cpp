@@ -28,6 +28,7 @@ class NcclGroup final : public Group {
   bool failed() const noexcept override { return group_->failed(); }
   void interrupt() noexcept override { group_->interrupt(); }
   bool interrupted() const noexcept override { return group_->interrupted(); }
+  std::unique_ptr<Group> second() override { return group_->second(); }
   DeviceLink* device_link() override { return link_.get(); }
 
  private:

@@ -56,13 +56,13 @@ std::unique_ptr<Group> connect(const Connection& connection) {
   const Launch& launch = connection.launch;
   if (launch.size == 1) return solo();
   tcp::Connections connections = tcp::meet(connection);
-  auto control = std::make_unique<tcp::Control>(std::move(connections.control),
+  auto control = std::make_shared<tcp::Control>(std::move(connections.control),
                                                 tcp::Control::Options{.rank = launch.rank,
                                                                       .size = launch.size,
                                                                       .timeouts = connection.timeouts,
                                                                       .lifeline_fd = launch.lifeline_fd,
                                                                       .stuck = connection.stuck});
-  return tcp::make_group(std::move(control), std::move(connections.mesh), launch.rank, connection.timeouts);
+  return tcp::make_group(std::move(control), std::move(connections.meshes), launch.rank, connection.timeouts);
 }
 
 bool is_this_host(const std::string& address) {

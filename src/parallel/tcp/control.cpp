@@ -17,16 +17,6 @@ namespace {
 
 constexpr std::chrono::seconds kFarewell{1};  // for the last words of a rank
 
-const char* verb_name(CallShape::Verb verb) {
-  constexpr const char* kNames[] = {"barrier", "broadcast", "all_gather", "all_to_all"};
-  return kNames[std::clamp(static_cast<int>(verb), 0, 3)];
-}
-
-std::string shape_text(const CallShape& call) {
-  return std::string(verb_name(call.verb)) + " of " + std::to_string(call.bytes) + " bytes, root " +
-         std::to_string(call.root);
-}
-
 // Numbers and the rest of a message.
 struct FailureHead {
   int32_t rank = 0, left = 0;
@@ -58,6 +48,12 @@ Report trimmed(Report report) {
   return report;
 }
 
+size_t known_group(int16_t group) {
+  const auto index = static_cast<size_t>(group);
+  if (index >= kGroups) throw FormatError({.what = "a message of another rank names a group that there is not"});
+  return index;
+}
+
 void signal_event(const Socket& event) {
   const uint64_t one = 1;
   (void)!::write(event.fd(), &one, sizeof(one));
@@ -75,8 +71,8 @@ Control::Control(std::vector<Socket> links, Options options)
     : options_(std::move(options)),
       wake_event_(new_event()),
       failed_event_(new_event()),
-      calls_(static_cast<size_t>(options_.size)),
       next_beat_(Clock::now() + options_.timeouts.beat) {
+  calls_.fill(OpenCall(options_.size));
   for (Socket& socket : links) {
     if (socket.open()) require_receipts(socket, options_.timeouts.receipt);
     links_.push_back({.socket = std::move(socket), .out = {}});
@@ -143,53 +139,31 @@ void Control::end(Failure failure) {
   changed_.notify_all();
 }
 
-void Control::require_same_calls() {
-  for (size_t rank = 1; rank < calls_.size(); ++rank) {
-    if (calls_[rank] == calls_[0]) continue;
-    const Fault fault{.what = "the ranks of a group make different calls",
-                      .where = "rank " + std::to_string(rank),
-                      .got = shape_text(*calls_[rank]),
-                      .wanted = shape_text(*calls_[0]) + ", as rank 0"};
-    return end({.kind = "ShapeError", .report = {.kind = "ShapeError", .fault = fault, .exit_code = 5}});
-  }
-}
-
 void Control::come(int rank, const CallShape& call) {
   if (failure_) return;
-  if (arrived_ == 0) {
-    open_until_ = Clock::now() + options_.timeouts.call;
-    signal_event(wake_event_);  // the thread has a deadline now
-  }
-  calls_[static_cast<size_t>(rank)] = call;
-  if (++arrived_ < options_.size) return;
-  require_same_calls();
-  arrived_ = 0;
-  std::ranges::fill(calls_, std::nullopt);
-  if (failure_) return;
-  ++entered_;
-  send_to_all(encode(FrameType::go));
+  const size_t group = known_group(call.group);
+  OpenCall& open = calls_[group];
+  const bool first = !open.is_open();
+  const bool whole = open.come(rank, call, Clock::now() + options_.timeouts.call);
+  if (first) signal_event(wake_event_);  // the thread has a deadline now
+  if (!whole) return;
+  if (const std::optional<Fault> fault = open.difference())
+    return end({.kind = "ShapeError", .report = {.kind = "ShapeError", .fault = *fault, .exit_code = 5}});
+  open.close();
+  ++entered_[group];
+  send_to_all(encode(FrameType::go, std::as_bytes(std::span(&call.group, 1))));
   changed_.notify_all();
 }
 
 void Control::end_by_deadline() {
-  if (failure_ || arrived_ == 0 || Clock::now() < open_until_) return;
-  std::string missing;
-  const CallShape* shape = nullptr;
-  for (size_t rank = 0; rank < calls_.size(); ++rank)
-    if (calls_[rank])
-      shape = &*calls_[rank];
-    else
-      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-  const Fault fault{.what = "not all ranks came to a call within its deadline",
-                    .where = verb_name(shape->verb),
-                    .got = "no sign of rank " + missing,
-                    .wanted = "all " + std::to_string(options_.size) + " within " +
-                              std::to_string(options_.timeouts.call.count()) + " ms"};
-  end({.kind = "Cancelled", .report = {.kind = "Cancelled", .fault = fault, .exit_code = 130}});
+  for (const OpenCall& open : calls_)
+    if (!failure_ && open.is_open() && Clock::now() >= open.until())
+      end({.kind = "Cancelled",
+           .report = {.kind = "Cancelled", .fault = open.missing(options_.timeouts.call), .exit_code = 130}});
 }
 
-void Control::throw_failure() {
-  if (!failure_->left) delivered_ = true;
+void Control::throw_failure(size_t group) {
+  if (!failure_->left && group == 0) delivered_ = true;
   if (const std::exception_ptr error = make_error(failure_->kind, failure_->report.fault))
     std::rethrow_exception(error);
   throw PeerFailed(failure_->rank, failure_->report.fault, failure_->report.exit_code);
@@ -197,20 +171,21 @@ void Control::throw_failure() {
 
 void Control::enter(const CallShape& call) {
   std::unique_lock lock(mutex_);
-  if (failure_) throw_failure();
-  const int64_t turn = entered_;
+  const auto group = static_cast<size_t>(call.group);
+  if (failure_) throw_failure(group);
+  const int64_t turn = entered_[group];
   if (is_hub())
     come(0, call);
   else
     send(links_[0], encode(FrameType::enter, std::as_bytes(std::span(&call, 1))));
-  changed_.wait(lock, [&] { return entered_ != turn || failure_; });
-  if (entered_ == turn) throw_failure();  // else all had come, even if the group failed right after
+  changed_.wait(lock, [&] { return entered_[group] != turn || failure_; });
+  if (entered_[group] == turn) throw_failure(group);  // else all had come, even if the group failed right after
 }
 
-void Control::fail(int blamed, Report report) noexcept {
+void Control::fail(size_t group, int blamed, Report report) noexcept {
   try {
     std::unique_lock lock(mutex_);
-    delivered_ = true;
+    if (group == 0) delivered_ = true;
     Failure failure{.kind = "PeerFailed", .rank = blamed, .report = trimmed(std::move(report))};
     if (is_hub()) return end(std::move(failure));
     FailureHead head{.rank = blamed};
@@ -245,9 +220,9 @@ bool Control::failed_by_error() const noexcept {
   return failure_ && !failure_->left;
 }
 
-void Control::throw_if_failed() {
+void Control::throw_if_failed(size_t group) {
   const std::lock_guard lock(mutex_);
-  if (failure_ && !failure_->left) throw_failure();
+  if (failure_ && !failure_->left) throw_failure(group);
 }
 
 void Control::receive_at_hub(int rank, const Frame& frame) {
@@ -275,7 +250,7 @@ void Control::receive(int rank, const Frame& frame) {
   if (frame.type == FrameType::beat) return;
   if (is_hub()) return receive_at_hub(rank, frame);
   switch (frame.type) {
-    case FrameType::go: ++entered_; return changed_.notify_all();
+    case FrameType::go: ++entered_[known_group(read_head<int16_t>(frame))]; return changed_.notify_all();
     case FrameType::end: {
       auto head = read_head<FailureHead>(frame);
       head.kind[sizeof(head.kind) - 1] = 0;
@@ -343,7 +318,8 @@ void Control::watch_lifeline(short events) {
 
 int Control::wait_ms() const {
   Deadline until = next_beat_;
-  if (arrived_ > 0 && !failure_) until = std::min(until, open_until_);
+  for (const OpenCall& open : calls_)
+    if (open.is_open() && !failure_) until = std::min(until, open.until());
   return milliseconds_until(until);
 }
 

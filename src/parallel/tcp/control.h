@@ -1,8 +1,9 @@
-// The control channel of a group: one connection from each rank to rank 0, served by a thread of its own. Rank 0 lets a
-// call begin when all ranks have come to it, hears of failures first and tells everybody, so that all ranks name the
-// same cause; signs of life show who has gone silent.
+// The control channel of the groups of a job's ranks: one connection from each rank to rank 0, served by a thread of
+// its own. Rank 0 lets a call begin when all ranks have come to it, hears of failures first and tells everybody, so
+// that all ranks name the same cause; signs of life show who has gone silent. A failure is one of all groups.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -13,17 +14,9 @@
 #include "parallel/connect.h"
 #include "parallel/report.h"
 #include "parallel/tcp/frame.h"
+#include "parallel/tcp/open_call.h"
 
 namespace lockstep::parallel::tcp {
-
-// A call as a rank comes to it. Ranks compare these before bytes move.
-struct CallShape {
-  enum class Verb : int32_t { barrier, broadcast, all_gather, all_to_all };
-  Verb verb = Verb::barrier;
-  int32_t root = 0;
-  uint64_t bytes = 0;
-  bool operator==(const CallShape&) const = default;
-};
 
 class Control {
  public:
@@ -39,11 +32,12 @@ class Control {
 
   // Waits until all ranks have come to the call. Throws what the verbs of a Group throw.
   void enter(const CallShape& call);
-  // This rank's failure, or that of the rank `blamed`. Returns when rank 0 has heard of it, or after a second.
-  void fail(int blamed, Report report) noexcept;
+  // This rank's failure, or that of the rank `blamed`, found by the user of this group. Returns when rank 0 has heard
+  // of it, or after a second.
+  void fail(size_t group, int blamed, Report report) noexcept;
   void interrupt() noexcept;
   bool interrupted() const noexcept;
-  void throw_if_failed();                               // not for a rank that has only left
+  void throw_if_failed(size_t group);                   // not for a rank that has only left
   bool failed_by_error() const noexcept;                // whether it would throw
   bool failed() const;                                  // or a rank has left
   int failed_fd() const { return failed_event_.fd(); }  // can be read once failed() is true
@@ -70,12 +64,11 @@ class Control {
   void flush(Link& link);
   void end(Failure failure);  // of the whole group, once; the hub tells the others
   void come(int rank, const CallShape& call);
-  void require_same_calls();
   void receive(int rank, const Frame& frame);
   void receive_at_hub(int rank, const Frame& frame);
   void lost(int rank);
   void end_by_deadline();
-  [[noreturn]] void throw_failure();
+  [[noreturn]] void throw_failure(size_t group);
 
   // Of the thread.
   void serve();
@@ -91,12 +84,13 @@ class Control {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Link> links_;
-  std::vector<std::optional<CallShape>> calls_;  // of the hub: who has come to the open call
-  int arrived_ = 0;
-  Deadline open_until_{}, next_beat_{}, failed_at_{};
-  int64_t entered_ = 0;  // calls that all ranks have come to
+  std::array<OpenCall, kGroups> calls_;     // of the hub: what ranks have come to
+  std::array<int64_t, kGroups> entered_{};  // calls that all ranks have come to
+  Deadline next_beat_{}, failed_at_{};
   std::optional<Failure> failure_;
-  bool delivered_ = false;  // this process's own thread has heard of it
+  // The thread that uses the first group has heard of it. It ends the process; who uses the second may be idle, and
+  // hears of it at its next call.
+  bool delivered_ = false;
   bool interrupted_ = false, stopping_ = false, told_stuck_ = false;
   std::thread thread_;
 };

@@ -8,6 +8,7 @@ namespace lockstep::parallel::tcp {
 
 namespace {
 
+// The same in all builds: those of other ones get as far as the hello, which names their build.
 constexpr std::string_view kGreeting = "LOCKSTEP RANKS 1";
 static_assert(kGreeting.size() == kGreetingBytes);
 

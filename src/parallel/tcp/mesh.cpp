@@ -17,8 +17,8 @@ void Mesh::give_up(int rank, const char* why) {
   for (const Deadline until = Clock::now() + kLastBytes; Clock::now() < until && !control_.failed();)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   if (!control_.failed())
-    control_.fail(rank, {.fault = {.what = why, .where = "data connection to rank " + std::to_string(rank_)}});
-  control_.enter({});  // throws: the group has failed
+    control_.fail(group_, rank, {.fault = {.what = why, .where = "data connection to rank " + std::to_string(rank_)}});
+  control_.enter({.group = static_cast<int16_t>(group_)});  // throws: the group has failed
   throw PeerFailed(rank, {.what = why}, 1);
 }
 

@@ -11,9 +11,9 @@ namespace lockstep::parallel::tcp {
 
 class Mesh {
  public:
-  // `sockets`: by rank; this rank's own is closed. `control` outlives the mesh.
-  Mesh(std::vector<Socket> sockets, int rank, Control& control, Timeouts timeouts)
-      : sockets_(std::move(sockets)), rank_(rank), control_(control), timeouts_(timeouts) {}
+  // `sockets`: by rank; this rank's own is closed. `group`: whose calls they are. `control` outlives the mesh.
+  Mesh(std::vector<Socket> sockets, int rank, size_t group, Control& control, Timeouts timeouts)
+      : sockets_(std::move(sockets)), rank_(rank), group_(group), control_(control), timeouts_(timeouts) {}
 
   // Sends `to[r]` to rank r and fills `from[r]` with what it sends; empty pieces are not waited for. All ranks have
   // come to the call (Control::enter). A connection that ends, or on which nothing moves until the deadline, ends the
@@ -27,6 +27,7 @@ class Mesh {
 
   std::vector<Socket> sockets_;
   const int rank_;
+  const size_t group_;
   Control& control_;
   const Timeouts timeouts_;
 };

@@ -10,96 +10,28 @@
 #include "core/make_error.h"
 #include "parallel/report.h"
 #include "parallel/tcp/doorkeeper.h"
+#include "parallel/tcp/hello.h"
 
 namespace lockstep::parallel::tcp {
 
 namespace {
 
-constexpr int kProtocol = 1;
 const Fault kEnded{.what = "its process ended before all ranks of the job had met", .where = "control channel"};
-
-// What a newcomer says of itself.
-struct Hello {
-  int rank = 0;
-  bool data = false;       // for bytes of calls; else the control channel
-  uint16_t data_port = 0;  // where it listens for the ranks above it
-  int protocol = kProtocol, size = 1;
-  std::string job;
-  std::string process;  // the same in each of a process's calls, and in no other's
-  Identity identity;
-};
-
-std::string hello_text(const Hello& hello) {
-  OrderedJson identity = OrderedJson::array();
-  for (const auto& [name, value] : hello.identity) identity.push_back({name, value});
-  return json_text(OrderedJson{{"protocol", hello.protocol},
-                               {"rank", hello.rank},
-                               {"data", hello.data},
-                               {"data_port", hello.data_port},
-                               {"size", hello.size},
-                               {"job", hello.job},
-                               {"process", hello.process},
-                               {"identity", identity}});
-}
-
-Hello read_hello(const Frame& frame) {
-  const std::string where = "hello of another rank";
-  const Json json = Json::parse(frame.text(), nullptr, false);
-  const JsonObject object(json, where);
-  Hello hello{.rank = static_cast<int>(object.integer("rank")),
-              .data = object.boolean("data", false),
-              .data_port = static_cast<uint16_t>(object.integer("data_port")),
-              .protocol = static_cast<int>(object.integer("protocol")),
-              .size = static_cast<int>(object.integer("size")),
-              .job = object.string("job"),
-              .process = object.string("process"),
-              .identity = {}};
-  const auto& identity = object.value("identity");
-  if (!identity.is_array()) throw FormatError({.what = "no list of fields", .where = where});
-  for (const Json& field : identity) {
-    if (!field.is_array() || field.size() != 2 || !field[0].is_string() || !field[1].is_string())
-      throw FormatError({.what = "a field is no name and value", .where = where});
-    hello.identity.emplace_back(field[0].get<std::string>(), field[1].get<std::string>());
-  }
-  return hello;
-}
 
 Hello hello_of(const Connection& connection) {
   const Launch& launch = connection.launch;
-  return {.rank = launch.rank, .size = launch.size, .job = launch.job, .process = {}, .identity = connection.identity};
+  return {.build = connection.build,
+          .rank = launch.rank,
+          .size = launch.size,
+          .job = launch.job,
+          .process = {},
+          .identity = connection.identity};
 }
 
 std::string new_process_name() {
   uint64_t number[2];
   fill_random(std::as_writable_bytes(std::span(number)));
   return std::to_string(number[0]) + std::to_string(number[1]);
-}
-
-[[noreturn]] void throw_different(int rank, const std::string& field, const std::string& theirs,
-                                  const std::string& ours) {
-  throw ConfigError({.what = "the ranks of a job are not alike",
-                     .where = "rank " + std::to_string(rank) + ": " + field,
-                     .got = theirs,
-                     .wanted = ours + ", as rank 0"});
-}
-
-void require_alike(const Hello& theirs, const Hello& ours) {
-  const auto compare = [&](const std::string& field, const std::string& a, const std::string& b) {
-    if (a != b) throw_different(theirs.rank, field, a, b);
-  };
-  compare("protocol", std::to_string(theirs.protocol), std::to_string(ours.protocol));
-  compare("job", theirs.job, ours.job);
-  compare("number of ranks", std::to_string(theirs.size), std::to_string(ours.size));
-  if (theirs.rank < 0 || theirs.rank >= ours.size)
-    throw_different(theirs.rank, "rank", std::to_string(theirs.rank), "0 to " + std::to_string(ours.size - 1));
-  for (size_t i = 0; i < std::max(theirs.identity.size(), ours.identity.size()); ++i) {
-    const auto field = [&](const Identity& identity) {
-      return i < identity.size() ? identity[i] : std::pair<std::string, std::string>();
-    };
-    const auto [name, value] = field(ours.identity);
-    const auto [their_name, their_value] = field(theirs.identity);
-    compare(name.empty() ? their_name : name, their_name == name ? their_value : "", value);
-  }
 }
 
 class Rendezvous {
@@ -109,7 +41,7 @@ class Rendezvous {
         launch_(connection.launch),
         deadline_(Clock::now() + connection.timeouts.meet),
         doorkeeper_(listener(), connection.secret) {
-    connections_.mesh.resize(static_cast<size_t>(launch_.size));
+    for (std::vector<Socket>& mesh : connections_.meshes) mesh.resize(static_cast<size_t>(launch_.size));
   }
 
   Connections meet() {
@@ -171,9 +103,8 @@ class Rendezvous {
   void take_member(Newcomer& newcomer) {
     const std::string from = peer_address(newcomer.socket);
     try {
-      const Hello hello = read_hello(newcomer.hello);
-      require_alike(hello, hello_of(connection_));
-      if (hello.data) throw ConfigError({.what = "a data connection comes before the group has met"});
+      const Hello hello = read_hello(newcomer.hello.text(), hello_of(connection_), from);
+      if (hello.group != kControl) throw ConfigError({.what = "a data connection comes before the group has met"});
       Socket& place = connections_.control[static_cast<size_t>(hello.rank)];
       std::string& process = processes_[static_cast<size_t>(hello.rank)];
       if (hello.rank == 0 || (place.open() && process != hello.process))
@@ -327,20 +258,24 @@ class Rendezvous {
 
   // Their listeners answer when they have done the same: rank 1 waits for nobody.
   void dial_lower() {
-    for (int rank = 0; rank < launch_.rank; ++rank) {
-      const Address& address = addresses_[static_cast<size_t>(rank)];
-      Hello hello = hello_of(connection_);
-      hello.data = true;
-      bool reached = true;  // it has said where it listens
-      connections_.mesh[static_cast<size_t>(rank)] =
-          call(rank, address.host.empty() ? launch_.master : address.host, address.port, hello, reached);
-    }
+    Hello hello = hello_of(connection_);
+    for (int rank = 0; rank < launch_.rank; ++rank)
+      for (hello.group = 0; hello.group < static_cast<int>(kGroups); ++hello.group) {
+        const Address& address = addresses_[static_cast<size_t>(rank)];
+        bool reached = true;  // it has said where it listens
+        mesh_place(hello.group, rank) =
+            call(rank, address.host.empty() ? launch_.master : address.host, address.port, hello, reached);
+      }
   }
 
   // --- all ---
 
+  Socket& mesh_place(int group, int rank) {
+    return connections_.meshes[static_cast<size_t>(group)][static_cast<size_t>(rank)];
+  }
+
   void accept_data() {
-    for (int missing = launch_.size - 1 - launch_.rank; missing > 0;) {
+    for (int missing = (launch_.size - 1 - launch_.rank) * static_cast<int>(kGroups); missing > 0;) {
       std::optional<Newcomer> newcomer =
           doorkeeper_.next(deadline_, [&] { launch_.rank == 0 ? require_members() : hear_rank_0(); });
       if (!newcomer)
@@ -348,12 +283,10 @@ class Rendezvous {
                          .where = "rank " + std::to_string(launch_.rank),
                          .attempt = "see that the hosts reach each other on any port"});
       try {
-        const Hello hello = read_hello(newcomer->hello);
-        require_alike(hello, hello_of(connection_));
-        Socket& place = connections_.mesh[static_cast<size_t>(hello.rank)];
-        if (!hello.data || hello.rank <= launch_.rank || place.open())
+        const Hello hello = read_hello(newcomer->hello.text(), hello_of(connection_), peer_address(newcomer->socket));
+        if (hello.group == kControl || hello.rank <= launch_.rank || mesh_place(hello.group, hello.rank).open())
           throw ConfigError({.what = "this rank has a connection already"});
-        place = std::move(newcomer->socket);
+        mesh_place(hello.group, hello.rank) = std::move(newcomer->socket);
         --missing;
       } catch (const Error& error) {
         say("refused a process at " + peer_address(newcomer->socket) + ": " + error.what());

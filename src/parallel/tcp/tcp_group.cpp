@@ -12,18 +12,22 @@ using Verb = CallShape::Verb;
 
 class TcpRank final : public Group {
  public:
-  TcpRank(std::unique_ptr<Control> control, std::vector<Socket> mesh, int rank, const Timeouts& timeouts)
+  TcpRank(std::shared_ptr<Control> control, std::array<std::vector<Socket>, kGroups> meshes, size_t group, int rank,
+          const Timeouts& timeouts)
       : rank_(rank),
-        size_(static_cast<int>(mesh.size())),
+        size_(static_cast<int>(meshes[group].size())),
+        group_(group),
+        timeouts_(timeouts),
         control_(std::move(control)),
-        mesh_(std::move(mesh), rank, *control_, timeouts) {}
+        mesh_(std::move(meshes[group]), rank, group, *control_, timeouts),
+        meshes_(std::move(meshes)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     checked([&] { require_root(root, size_); });
-    control_->enter({.verb = Verb::broadcast, .root = root, .bytes = bytes.size()});
+    enter({.verb = Verb::broadcast, .root = root, .bytes = bytes.size()});
     Pieces pieces(*this);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank_ == root) pieces.to[index(rank)] = bytes;
@@ -34,7 +38,7 @@ class TcpRank final : public Group {
 
   void all_gather(std::span<std::byte> out, std::span<const std::byte> mine) override {
     checked([&] { require_gathered(out.size(), mine.size(), size_); });
-    control_->enter({.verb = Verb::all_gather, .bytes = mine.size()});
+    enter({.verb = Verb::all_gather, .bytes = mine.size()});
     Pieces pieces(*this);
     for (int rank = 0; rank < size_; ++rank) {
       pieces.to[index(rank)] = mine;
@@ -46,7 +50,7 @@ class TcpRank final : public Group {
 
   void all_to_all(std::span<std::byte> out, std::span<const std::byte> in) override {
     checked([&] { require_exchanged(out.size(), in.size(), size_); });
-    control_->enter({.verb = Verb::all_to_all, .bytes = in.size()});
+    enter({.verb = Verb::all_to_all, .bytes = in.size()});
     const size_t bytes = in.size() / index(size_);
     Pieces pieces(*this);
     for (int rank = 0; rank < size_; ++rank) {
@@ -57,20 +61,28 @@ class TcpRank final : public Group {
     pieces.exchange();
   }
 
-  void barrier() override { control_->enter({.verb = Verb::barrier}); }
+  void barrier() override { enter({.verb = Verb::barrier}); }
 
   void fail(const Fault& fault, int exit_code) noexcept override {
     try {
-      control_->fail(rank_, {.fault = fault, .exit_code = exit_code});
+      control_->fail(group_, rank_, {.fault = fault, .exit_code = exit_code});
     } catch (...) {  // no memory to copy the words
     }
   }
-  void check() override { control_->throw_if_failed(); }
+  void check() override { control_->throw_if_failed(group_); }
   bool failed() const noexcept override { return control_->failed_by_error(); }
   void interrupt() noexcept override { control_->interrupt(); }
   bool interrupted() const noexcept override { return control_->interrupted(); }
+  std::unique_ptr<Group> second() override {
+    return std::make_unique<TcpRank>(control_, std::move(meshes_), 1, rank_, timeouts_);
+  }
 
  private:
+  void enter(CallShape call) {
+    call.group = static_cast<int16_t>(group_);
+    control_->enter(call);
+  }
+
   // What goes to each rank and comes from it, but for this one.
   struct Pieces {
     explicit Pieces(TcpRank& group) : self(group), to(index(group.size_)), from(index(group.size_)) {}
@@ -98,15 +110,18 @@ class TcpRank final : public Group {
   }
 
   const int rank_, size_;
-  const std::unique_ptr<Control> control_;
+  const size_t group_;
+  const Timeouts timeouts_;
+  const std::shared_ptr<Control> control_;
   Mesh mesh_;
+  std::array<std::vector<Socket>, kGroups> meshes_;  // of groups that are not made yet
 };
 
 }  // namespace
 
-std::unique_ptr<Group> make_group(std::unique_ptr<Control> control, std::vector<Socket> mesh, int rank,
-                                  const Timeouts& timeouts) {
-  return std::make_unique<TcpRank>(std::move(control), std::move(mesh), rank, timeouts);
+std::unique_ptr<Group> make_group(std::shared_ptr<Control> control, std::array<std::vector<Socket>, kGroups> meshes,
+                                  int rank, const Timeouts& timeouts) {
+  return std::make_unique<TcpRank>(std::move(control), std::move(meshes), 0, rank, timeouts);
 }
 
 }  // namespace lockstep::parallel::tcp
