@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """What the GPU does while a command runs, by phase and kernel.
 
-    tools/gpu_trace.py [--library build/cuda/bench/libcuda_trace.so] [--last 0.5] [--top 12] [--record NAME] -- COMMAND...
+    tools/gpu_trace.py [--library build/cuda/bench/libcuda_trace.so] [--last 0.5] [--top 12] [--from KERNEL] [--record NAME] -- COMMAND...
 
 Runs COMMAND with the library of bench/trace loaded by the CUDA driver and prints, for each phase (the innermost
 ProfileRange of the host thread that launched the work: train/forward, rollout/decode, ...): the time the GPU worked for it,
 the time it stood idle between two pieces of its work, the kernels with most of it, and the calls of the CUDA runtime that kept
 the host for 20 us or more (waiting, allocating). `--last F` looks at the last
-fraction F of the trace only, so that warm-up and kernel choice stay out. --record NAME writes
+fraction F of the trace only, so that warm-up and kernel choice stay out. --from KERNEL also
+prints each launch from one kernel of this name to the next one (decode_kernel: a layer of a decode step), for the sequences of launches
+that come most often: how much later the GPU's work ends because of it, when it begins before (-) or after what was launched before has
+ended, and how long it lasts. With programmatic dependent launch kernels overlap, so only the first of these adds up. --record NAME writes
 bench/records/<gpu>/<date>-NAME.json, with the commit of this tree or, where git is not, of --commit. The trace costs time of the host: idle figures are upper bounds.
 """
 import argparse
@@ -78,6 +81,26 @@ def summarise(rows):
     return phases, reach - rows[0][0]
 
 
+def chains(rows, kernel):
+    """The launches from one of `kernel` to the next: [(names, how often, [(adds, begins, lasts) mean ns of each])], most time first."""
+    found = collections.defaultdict(list)
+    current, reach = None, rows[0][0]
+    for start, end, phase, name in rows:
+        if name.startswith("host "):
+            continue
+        if kernel in name:
+            if current:
+                found[tuple(launch[0] for launch in current)].append([launch[1:] for launch in current])
+            current = []
+        if current is not None:
+            current.append((f"{phase}  {name}", max(0, end - reach), start - reach, end - start))
+        reach = max(reach, end)
+    result = []
+    for names, times in found.items():
+        result.append((names, len(times), [tuple(sum(each) / len(times) for each in zip(*launch)) for launch in zip(*times)]))
+    return sorted(result, key=lambda chain: -chain[1] * sum(launch[0] for launch in chain[2]))
+
+
 def described_commit():
     try:
         described = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
@@ -92,6 +115,7 @@ def main():
     parser.add_argument("--library", default=str(ROOT / "build/cuda/bench/libcuda_trace.so"))
     parser.add_argument("--last", type=float, default=0.5)
     parser.add_argument("--top", type=int, default=12)
+    parser.add_argument("--from", dest="kernel")
     parser.add_argument("--record")
     parser.add_argument("--commit", help="what was built; default: what git says of this tree")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -128,6 +152,10 @@ def main():
             host.append({"call": name.removeprefix("host "), "ms": round(ns / 1e6, 3), "count": count})
         result.append({"phase": phase, "busy_ms": round(p["busy"] / 1e6, 3), "idle_ms": round(p["idle"] / 1e6, 3),
                        "launches": p["launches"], "kernels": kernels, "long_host_calls": host})
+    for names, count, launches in chains(rows, arguments.kernel)[:2] if arguments.kernel else []:
+        print(f"{count} times, {sum(launch[0] for launch in launches) / 1e3:.2f} us:")
+        for name, (adds, begins, lasts) in zip(names, launches):
+            print(f"  adds {adds / 1e3:6.2f} us  begins {begins / 1e3:+7.2f}  lasts {lasts / 1e3:6.2f}  {name}")
     if arguments.record:
         sys.path.insert(0, str(ROOT / "bench"))
         from record import write_record
