@@ -381,7 +381,7 @@ BesideTrainer beside_trainer(const RlOptions& options, const Base& base) {
 void run_rl(const RlOptions& options, const Control& control) {
   const SaveDirectory mine(control.rank == 0 ? options.save.save : "", control);
   std::unique_ptr<parallel::Group> group;
-  // It ends when the other ranks know why: its thread may wait for theirs.
+  // It ends after the other ranks have heard why: ending waits for its thread that samples.
   std::unique_ptr<RlRun> run;
   try {
     run = std::make_unique<RlRun>(options, control, group);

@@ -9,6 +9,7 @@
 #include "parallel/nccl/nccl_library.h"
 #include "parallel/ranks.h"
 #include "parallel/tree_sum.h"
+#include "parallel/verbs.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -114,6 +115,18 @@ TEST_F(Nccl, AnArrayThatIsReceivedInPiecesIsSummedWhole) {
     size_t wrong = 0;
     for (size_t i = 0; i < kCount; ++i) wrong += values[i] != static_cast<float>(1 + 2 * static_cast<int>(i % 1000));
     EXPECT_EQ(wrong, 0u);
+  }));
+}
+
+// The thread that samples never asks NCCL, whatever the other does meanwhile.
+TEST_F(Nccl, ASecondGroupMovesItsBytesThroughHostMemoryBesideASum) {
+  expect_sound(run(2, [&](Group& group, Stream& stream) {
+    const std::unique_ptr<Group> second = group.second();
+    EXPECT_NE(group.device_link(), nullptr);
+    EXPECT_EQ(second->device_link(), nullptr);
+    std::thread other([&] { check_verbs(*second); });
+    for (int i = 0; i < 20; ++i) sum_of(group, stream, 10'000, 0xffu, false);
+    other.join();
   }));
 }
 

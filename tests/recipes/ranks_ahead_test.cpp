@@ -104,8 +104,7 @@ TEST_F(RanksAhead, ResumedIsUninterruptedWithAnyNumber) {
   }
 }
 
-// Whichever thread of a rank fails, both of all ranks end, and with its code. A thread that samples may wait then for
-// ranks whose turn never comes.
+// Whichever thread of a rank fails, both of all ranks end, and with its code.
 TEST_F(RanksAhead, AnErrorOfOneRankEndsAllWithItsCode) {
   const auto begin = std::chrono::steady_clock::now();
   for (const int at : {2, 20, 60}) {
@@ -124,6 +123,35 @@ TEST_F(RanksAhead, AnErrorOfOneRankEndsAllWithItsCode) {
     }
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1)) << "not by the deadline of a call";
+}
+
+std::atomic<bool> rank_0_has_ended = false;
+
+void watched_run(const RlOptions& options, const Control& control) {
+  try {
+    run_rl(options, control);
+  } catch (...) {
+    if (control.rank == 0) rank_0_has_ended = true;
+    throw;
+  }
+}
+
+TEST_F(RanksAhead, TheOthersHearOfAnErrorBeforeItsRankWaitsForTheThreadThatSamples) {
+  std::atomic<bool> told = false, samples = false;
+  run_on(2, ahead("part"), watched_run, [&](int rank, Control& control) {
+    if (rank == 0) return;
+    control.interrupted = [&, main = std::this_thread::get_id()]() -> bool {
+      if (std::this_thread::get_id() == main) {
+        if (samples) throw DataError({.what = "a row is bad"});
+        return false;
+      }
+      samples = true;
+      for (int i = 0; i < 6000 && !rank_0_has_ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      told = rank_0_has_ended.load();
+      return false;
+    };
+  });
+  EXPECT_TRUE(told);
 }
 
 TEST_F(RanksAhead, ARewardThatFailsOnOneRankEndsAll) {
