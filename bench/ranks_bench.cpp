@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 #include "core/gpu.h"
 #include "core/hmac.h"
@@ -136,10 +137,19 @@ void measure(std::unique_ptr<Group> group, const Options& options) {
   if (group->rank() == 0) std::printf("%s\n", json_text(result).c_str());
 }
 
+// The GPU of this number, of those that CUDA_VISIBLE_DEVICES names.
+std::string gpu_of(int rank) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::istringstream names(visible ? visible : "");
+  std::string name = std::to_string(rank);
+  for (int i = 0; visible && i <= rank; ++i) std::getline(names, name, ',');
+  return name;
+}
+
 int rank_process(const Launch& launch, const Secret& secret, const Options& options) {
   try {
     if (options.cuda) {
-      ::setenv("CUDA_VISIBLE_DEVICES", std::to_string(launch.rank).c_str(), 1);
+      ::setenv("CUDA_VISIBLE_DEVICES", gpu_of(launch.rank).c_str(), 1);
       ::setenv("NCCL_NVLS_ENABLE", "0", 0);
     }
     measure(connect({.launch = launch,

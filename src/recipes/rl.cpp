@@ -241,7 +241,7 @@ class RlRun {
       source_ = std::make_unique<PartialRollouts>(options_, prompts_, sampling_, parts_, *versions_, run_, progress_);
     else
       source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_,
-                                                 kernels::chooses_by_time(stream_) && !options_.engine.kind);
+                                                 group_, kernels::chooses_by_time(stream_) && !options_.engine.kind);
     versions_->keep_also([this] { return source_->drawn_by(); });
   }
 

@@ -18,10 +18,11 @@ class RolloutsByRule final : public RolloutSource {
  public:
   // For a run of `total` rollouts, beginning with the one after its checkpoint. `on_gpu`: nothing is sampled beside the
   // first training, because kernels are chosen by timing them; later training is delayed to the tail of sampling
-  // (RolloutsAhead::wait_for_tail). All references outlive it.
+  // (RolloutsAhead::wait_for_tail), by all ranks of `group`, that of training, at the same time. All references outlive
+  // it.
   RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
                  const SampledVersions& versions, const TrainingRun& run, RunProgress& progress, int64_t total,
-                 bool on_gpu);
+                 parallel::Group& group, bool on_gpu);
 
   SampledRollout next(int64_t rollout) override;
   void rest() override;
@@ -42,10 +43,11 @@ class RolloutsByRule final : public RolloutSource {
   const TrainingRun& run_;
   RunProgress& progress_;
   const int64_t total_;
+  parallel::Group& group_;
   const int64_t alone_;  // the rollout that nothing is sampled beside; -1: none
   const bool waits_for_tail_;
   Stopwatch training_;
-  double train_ms_ = 0;                 // of the last training; 0: there was none
+  double train_ms_ = 0;                 // of the last training, on the rank that waited least; 0: there was none
   std::atomic<Done> done_ = Done();     // of what is being sampled ahead
   std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
 };

@@ -11,6 +11,7 @@
 #include "core/hash.h"
 #include "core/transfer.h"
 #include "core/utf8.h"
+#include "parallel/agree.h"
 #include "parallel/connect.h"
 #include "parallel/gather.h"
 #include "recipes/run_settings.h"
@@ -263,6 +264,9 @@ void TrainingRun::iterate(const std::function<void()>& iterations) {
   try {
     iterations();
   } catch (...) {
+    // First, so that the others do not wait for this rank's save, nor the group for a rank that may only know the
+    // failure from its second group.
+    parallel::fail(*group_, std::current_exception());
     save_after_failure();
     throw;
   }
@@ -315,6 +319,10 @@ void TrainingRun::save_if_due() {
   }
 }
 
+bool TrainingRun::is_interrupt(const parallel::PeerFailed& error) const {
+  return error.exit_code() == Cancelled(Fault()).exit_code() && group_->interrupted() && !has_changed();
+}
+
 void TrainingRun::stop_interrupted() {
   control_.stopped();
   if (control_.rank != 0)
@@ -324,6 +332,8 @@ void TrainingRun::stop_interrupted() {
                      .got = "no SaveOptions::save, so nothing is kept"});
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
+  // The others have ended, or end now: a save may take longer than a group waits for a rank that has not heard of it.
+  parallel::fail(*group_, std::make_exception_ptr(Cancelled({.what = "interrupted"})));
   save();
   interrupt_saved_ = true;
   throw Cancelled(

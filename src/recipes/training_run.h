@@ -35,12 +35,16 @@ class TrainingRun {
   double learning_rate() const;  // of the next step
 
   // What `work` returns; where it throws Cancelled, nothing of the open iteration has changed the adapter: saves the
-  // last completed iteration (if --save) and throws Cancelled with how to go on.
+  // last completed iteration (if --save) and throws Cancelled with how to go on. The same where another rank has ended
+  // by the interrupt before this one noticed it.
   template <class Work>
   auto interruptible(const Work& work) {
     try {
       return work();
     } catch (const Cancelled&) {
+      stop_interrupted();
+    } catch (const parallel::PeerFailed& error) {
+      if (!is_interrupt(error)) throw;
       stop_interrupted();
     }
   }
@@ -117,6 +121,7 @@ class TrainingRun {
  private:
   void restore();
   void describe_saving();
+  bool is_interrupt(const parallel::PeerFailed& error) const;  // another rank's, which this one can stop at, too
   [[noreturn]] void stop_interrupted();
   void save_after_failure();
   bool has_changed() const;  // since the last iteration was completed

@@ -83,9 +83,13 @@ void measure_apart(TrainReport& report, RlParts& parts, const Algorithm& algorit
   const auto between = [&](int64_t) { watch.stop_if_interrupted(); };
   const lora::AdapterVersion now = parts.actor.adapter();
   const auto by_now = [&](std::span<const train::Datum> share) { return parts.actor.logprobs(share, &now, between); };
-  const auto logprobs = version_of ? logprobs_by_version(parts.actor, datums, trajectories, version_of, between)
-                                   : train::dealt_rows(parts.group, datums, by_now);
-  if (logprobs.empty()) return;  // a version is not there any more
+  const auto by_version = [&](std::span<const train::Datum> share) {
+    const auto first = static_cast<size_t>(share.data() - datums.data());
+    return logprobs_by_version(parts.actor, share, trajectories.subspan(first, share.size()), version_of, between);
+  };
+  const auto logprobs =
+      version_of ? train::dealt_rows(parts.group, datums, by_version) : train::dealt_rows(parts.group, datums, by_now);
+  if (logprobs.size() < datums.size()) return;  // a version is not there any more
   const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.reduction.per_token());
   report.logprob_diff = difference.mean;
   report.logprob_diff_max = difference.max;

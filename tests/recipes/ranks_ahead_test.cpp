@@ -49,8 +49,9 @@ TEST_F(RanksAhead, AnyNumberOfRanksTrainsTheSameAdapter) {
       expect_same(kind + save, kind + "alone", 5);
       EXPECT_EQ(samples(kind + save), samples(kind + "alone")) << size;
     }
-    for (const Json& line : metrics(kind + "ranks4"))
+    for (const Json& line : metrics(kind + "ranks4")) {
       if (!line.contains("eval")) EXPECT_EQ(line.at("logprob_diff_max"), 0.0);
+    }
   }
   std::vector<int64_t> staleness;
   for (const Json& line : metrics("1-1-ranks4"))
