@@ -3,7 +3,7 @@
 // exponentials of one overlap the matmuls of another. P and dS stay in registers: the kernel for dk and dv computes
 // S^T = K Q^T, the kernel for dq computes S = Q K^T.
 #include "kernels/cuda/attention_backward.cuh"
-#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_work.cuh"
 #include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
@@ -97,12 +97,13 @@ template <int kDim>
 __device__ __forceinline__ void load_for_keys(KeyShared<kDim>& shared, const Backward& p, int thread) {
   const TileLoader<kDim> loader(thread);
   TileGroups<kKeyGroups, true> groups;
+  DealtIndices indices;
   RingPlace<kStages> at;
   RingPlace<kQueuedItems> work_at;
   KeyWork work;
   for (int item = 0;; ++item) {
     // Tiles are listed with the most keys first. Read from the end, the list starts with keys that most queries see.
-    const int index = work_index(item);
+    const int index = indices.next();
     const QueryTile found = groups.find(p.sequences, index / p.kv_heads);
     if (found.sequence < 0) break;
     const Tile tile(p, found);
@@ -302,11 +303,12 @@ template <int kDim>
 __device__ __forceinline__ void load_for_queries(QueryShared<kDim>& shared, const Backward& p, int thread) {
   const TileLoader<kDim> loader(thread);
   TileGroups<kQueryGroups, false> groups;
+  DealtIndices indices;
   RingPlace<kStages> at;
   RingPlace<kQueuedItems> work_at;
   QueryWork work;
   for (int item = 0;; ++item) {
-    const int index = work_index(item);
+    const int index = indices.next();
     const QueryTile tile = groups.find(p.sequences, index / p.heads);
     if (tile.sequence < 0) break;
     work = QueryWork(p, Tile(p, tile), index % p.heads);
