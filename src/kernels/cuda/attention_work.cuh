@@ -75,6 +75,35 @@ class DealtIndices {
  private:
   int next_ = 0;
 };
+// The same, drawn from a counter in memory, so that a CTA that is slower takes fewer; the first is the CTA's own
+// number. The counter is read one item ahead. All threads of the loading warpgroup call this together. counters: the
+// next index, and how many CTAs have finished; zero between launches.
+class CountedIndices {
+ public:
+  __device__ CountedIndices(uint32_t* counters, int thread)
+      : counters_(counters), thread_(thread), next_(static_cast<int>(blockIdx.x)) {}
+
+  __device__ __forceinline__ int next() {
+    __shared__ int shared_index;
+    synchronize_warpgroup(1);
+    if (thread_ == 0) {
+      shared_index = next_;
+      next_ = static_cast<int>(gridDim.x + atomicAdd(counters_, 1u));
+    }
+    synchronize_warpgroup(1);
+    return shared_index;
+  }
+  // After the last call of next().
+  __device__ __forceinline__ void finish() {
+    if (thread_ != 0) return;
+    __threadfence();
+    if (atomicAdd(counters_ + 1, 1u) == gridDim.x - 1) counters_[0] = counters_[1] = 0;
+  }
+
+ private:
+  uint32_t* counters_;
+  int thread_, next_;
+};
 
 // A queue of work items from the loading warpgroup to the computing ones. An item is full when every loading warp has
 // handed it over: if one warp's arrival were enough, the computing warps could take the item and release it twice while
