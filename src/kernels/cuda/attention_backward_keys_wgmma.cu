@@ -16,17 +16,20 @@ constexpr int kQueuedItems = 2;                 // work items that may be queued
 template <int kDim>
 constexpr int kTileElements = kTileRows* kDim;
 
+// Keys that several sequences share have the longest chains, so a CTA takes one tile of them at a time.
+using KeyGroups = TileGroups<kGroups, true, true>;
+
 // One work item of a CTA: tiles of keys.
 struct Work {
   DeviceSequence sequence;
   int first, kv_head, present;  // kv_head is -1 after the last work item
 
   Work() = default;
-  __device__ Work(const Tile& tile, int head)
+  __device__ Work(const Tile& tile, int head, int tiles)
       : sequence(tile.sequence),
         first(tile.first),
         kv_head(head),
-        present(min(sequence.rows - first, kGroups * kTileRows)) {}
+        present(min(sequence.rows - first, tiles * kTileRows)) {}
 };
 // A stage's tile of queries, as the computing warpgroups see it: QueryTiles.
 struct StageQueries {
@@ -92,8 +95,8 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, co
 template <int kDim>
 __device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, int thread) {
   const TileLoader<kDim> loader(thread);
-  TileGroups<kGroups, true> groups;
-  DealtIndices indices;
+  KeyGroups groups;
+  CountedIndices indices(p.counters, thread);
   RingPlace<kStages> at;
   RingPlace<kQueuedItems> work_at;
   Work work;
@@ -103,11 +106,12 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, in
     const QueryTile found = groups.find(p.sequences, index / p.kv_heads);
     if (found.sequence < 0) break;
     const Tile tile(p, found);
-    work = Work(tile, index % p.kv_heads);
+    work = Work(tile, index % p.kv_heads, KeyGroups::tiles_from(p.sequences, found));
     shared.work_items.hand_over(work_at, work, thread);
     load<kDim>(shared, p, work, QueryTiles<kTileRows>(p, tile, work.first, work.present, work.kv_head), loader, at,
                round, thread);
   }
+  indices.finish();
   work.kv_head = -1;
   shared.work_items.hand_over(work_at, work, thread);
   copy_commit();
@@ -199,11 +203,14 @@ __device__ __forceinline__ void compute_keys(Shared<kDim>& shared, const Backwar
     }
     release_stage(shared.ring.empty[at.stage], lane);
   }
-  release_stage(shared.keys_ring.empty[group], lane);
-  const int own = group * kTileRows + 16 * (threadIdx.x / 32 & 3), column = work.kv_head * kDim;
+  synchronize_warpgroup(2 + group);  // no warp reads the keys and values any more
+  const int warp = threadIdx.x / 32 & 3, own = group * kTileRows + 16 * warp, column = work.kv_head * kDim;
   const int64_t row = int64_t{work.sequence.row_begin} + work.first + own;
-  store_gradient<kDim>(p.dk, dk, row, column, work.present - own, kDim, p.scale, lane);
-  store_gradient<kDim>(p.dv, dv, row, column, work.present - own, kDim, 1.0f, lane);
+  store_gradient_staged<kDim>(p.dk, dk, shared.keys[group] + 16 * warp * kDim, row, column, work.present - own, p.scale,
+                              lane);
+  store_gradient_staged<kDim>(p.dv, dv, shared.values[group] + 16 * warp * kDim, row, column, work.present - own, 1.0f,
+                              lane);
+  release_stage(shared.keys_ring.empty[group], lane);
 }
 
 template <int kDim>
@@ -218,7 +225,7 @@ __device__ __forceinline__ void compute_keys(Shared<kDim>& shared, const Backwar
   }
 }
 
-// dk and dv for two tiles of keys and a kv head: summed over the sequences that see them, the heads of the group, then
+// dk and dv for a work item: summed over the sequences that see them, the heads of the group, then
 // tiles of queries, in order.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 1) key_kernel(const __grid_constant__ Backward p) {
@@ -247,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, 1) key_kernel(const __grid_constant_
 template <int kDim>
 void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
-  const int64_t items = max_groups(p.sequences, kGroups) * p.kv_heads;
+  const int64_t items = max_groups(p.sequences, p.sequences.followers ? 1 : kGroups) * p.kv_heads;
   allow_shared(key_kernel<kDim>, kBytes, "attention_backward");
   key_kernel<kDim><<<static_cast<unsigned>(std::min<int64_t>(items, multiprocessors)), kThreads, kBytes, stream>>>(p);
   check_launch("attention_backward");
@@ -256,9 +263,12 @@ void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
 }  // namespace
 
 void launch_key_gradients_wgmma(const Backward& p, Stream& stream) {
-  const int multiprocessors = library_of(stream).multiprocessors;
+  const Library& library = library_of(stream);
+  Backward counted = p;
+  counted.counters = library.attention_counters();
   const cudaStream_t on = stream_of(stream);
-  p.head_dim == 64 ? launch<64>(p, multiprocessors, on) : launch<128>(p, multiprocessors, on);
+  p.head_dim == 64 ? launch<64>(counted, library.multiprocessors, on)
+                   : launch<128>(counted, library.multiprocessors, on);
 }
 
 }  // namespace lockstep::kernels::cuda

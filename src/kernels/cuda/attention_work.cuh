@@ -133,10 +133,22 @@ struct WorkQueue {
 };
 
 // Groups of up to kTiles consecutive tiles of a sequence, in the order of the list of tiles or from its end.
+// kAlone: a tile of keys that other sequences share makes a group of its own.
 // All threads of one warpgroup call this together.
-template <int kTiles, bool kFromEnd>
+template <int kTiles, bool kFromEnd, bool kAlone = false>
 class TileGroups {
+  static_assert(!kAlone || kTiles == 2);
+
  public:
+  // The number of tiles of the group that begins with this tile, unless the sequence ends before; 0 if none does.
+  static __device__ __forceinline__ int tiles_from(const DeviceSequences& sequences, const QueryTile& tile) {
+    const int in_group = tile.first / kTileRows % kTiles;
+    if (!kAlone || !sequences.followers || sequences.followers[tile.sequence] == 0) return in_group ? 0 : kTiles;
+    const int shared = sequences.sequences[tile.sequence + 1].first_position;  // keys
+    if (tile.first - in_group * kTileRows < shared) return 1;
+    return in_group ? 0 : kTiles;
+  }
+
   // The first tile of the n-th group; sequence -1 if there are fewer. n ascends from call to call.
   __device__ __forceinline__ QueryTile find(const DeviceSequences& sequences, int n) {
     __shared__ QueryTile found;
@@ -148,7 +160,7 @@ class TileGroups {
       const int i = begin_ + thread;
       QueryTile tile{-1, 0};
       if (i < num_tiles) tile = sequences.tiles[kFromEnd ? num_tiles - 1 - i : i];
-      const bool begins = i < num_tiles && tile.first / kTileRows % kTiles == 0;
+      const bool begins = i < num_tiles && tiles_from(sequences, tile) != 0;
       const unsigned votes = __ballot_sync(~0u, begins);
       if (lane == 0) counts[warp] = __popc(votes);
       synchronize();
