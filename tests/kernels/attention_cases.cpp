@@ -185,6 +185,29 @@ OpCase speed_backward(const AttentionShape& shape, int64_t copies, int64_t lengt
           }};
 }
 
+// Of each prompt `samples` sequences of `length`, the first `prompt` positions of which they share.
+OpCase speed_shared_backward(const AttentionShape& shape, int64_t prompts, int64_t samples, int64_t prompt,
+                             int64_t length) {
+  std::vector<Part> parts;
+  for (int64_t i = 0; i < prompts; ++i)
+    for (int64_t j = 0; j < samples; ++j) parts.push_back({length, j == 0 ? length : length - prompt});
+  const int64_t rows = rows_of(parts);
+  const double flops =
+      static_cast<double>(prompts) * (static_cast<double>(samples) * causal_flops(shape, 1, length) -
+                                      static_cast<double>(samples - 1) * causal_flops(shape, 1, prompt));
+  return {
+      .name = "attention_backward " + text_of(shape) + " " + std::to_string(prompts) + "x" + std::to_string(samples) +
+              "x" + std::to_string(length) + " sharing " + std::to_string(prompt),
+      .bytes = 2 * kv_bytes(shape, rows) + 4 * row_bytes(shape, rows),
+      .flops = 7 * flops,
+      .prepare = [=](Workbench& bench) {
+        const std::vector<int64_t> lengths = lengths_of(parts);
+        const Tensor qkv = repeated(bench, static_cast<int64_t>(parts.size()), length, qkv_width(shape), 7);
+        const Tensor d_o = repeated(bench, static_cast<int64_t>(parts.size()), length, shape.heads * shape.head_dim, 8);
+        return prepare_backward(bench, shape, parts, qkv.rows(0, rows), d_o.rows(0, rows), rows_of_each(qkv, lengths));
+      }};
+}
+
 }  // namespace
 
 std::vector<OpCase> attention_cases() {
@@ -236,6 +259,7 @@ std::vector<OpCase> attention_speed_cases() {
     cases.push_back(speed_forward(shape, 32, 256));
     for (const auto& [sequences, tokens] : {std::pair{4, 2048}, {32, 256}})
       cases.push_back(speed_backward(shape, sequences, tokens));
+    cases.push_back(speed_shared_backward(shape, 7, 8, 128, 256));
     for (const int64_t batch : {1, 64, 256}) cases.push_back(speed_decode(shape, batch, 384));
   }
   return cases;

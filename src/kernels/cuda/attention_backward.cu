@@ -1,7 +1,8 @@
 // Attention backward, without atomics: one CTA sums each gradient in a fixed order, by tiles of 64 rows of a
 // sequence. Probabilities are recomputed from the saved statistics
 // (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the matmuls.
-// Hopper takes attention_backward_wgmma.cu where it can; attention_backward_wide.cu takes head_dim above 128.
+// Hopper takes attention_backward_{queries,keys}_wgmma.cu where it can; attention_backward_wide.cu takes head_dim above
+// 128.
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_wide.cuh"
 #include "kernels/cuda/ops.h"
@@ -275,7 +276,10 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
   delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
   check_launch(kOp, {q});
-  if (takes_wgmma(arguments)) return launch_backward_wgmma(arguments, stream);
+  if (takes_wgmma(arguments)) {
+    launch_query_gradients_wgmma(arguments, stream);
+    return launch_key_gradients_wgmma(arguments, stream);
+  }
   if (is_wide(shape.head_dim)) {
     launch_backward_wide(arguments, stream);
     return check_launch(kOp, {q});

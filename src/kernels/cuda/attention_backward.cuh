@@ -20,7 +20,8 @@ struct Backward {
   int64_t rows, kv_offset;
   float scale, c;
   DeviceSequences sequences;
-  int64_t num_tiles;  // without a list of tiles every sequence has one row and is one tile
+  int64_t num_tiles;             // without a list of tiles every sequence has one row and is one tile
+  uint32_t* counters = nullptr;  // of CountedIndices
 };
 
 // The saved statistics of a query row, from which its probabilities are recomputed.
@@ -146,8 +147,10 @@ class QueryTiles {
   int reach_;  // the last row, counted as keys are, that sees one of them
 };
 
-// attention_backward_wgmma.cu: dq, dk and dv on Hopper for head_dim 64 and 128, rows at multiples of 16 bytes.
+// On Hopper, for head_dim 64 and 128 and rows at multiples of 16 bytes: attention_backward_queries_wgmma.cu (dq) and
+// attention_backward_keys_wgmma.cu (dk and dv).
 bool takes_wgmma(const Backward& p);
-void launch_backward_wgmma(const Backward& p, Stream& stream);
+void launch_query_gradients_wgmma(const Backward& p, Stream& stream);
+void launch_key_gradients_wgmma(const Backward& p, Stream& stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -1,77 +1,42 @@
 // attention_forward of tiles on Hopper: what attention_common.cuh defines, computed by wgmma, whose accumulation order
-// and fragments are those of mma.sync. One warpgroup loads. Three have 64 rows each and are not synchronized with each
-// other, so that the softmax of one overlaps the matmuls of the others: three tiles of a head or, where a sequence has
-// only one tile, three heads of a group.
+// and fragments are those of mma.sync. One warpgroup loads. Two have 64 rows each (QueryWork). Each has the scores of
+// its next block and the weighted values of its previous one in flight while it computes the exponentials of a block.
 #include "kernels/cuda/attention_forward.cuh"
-#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_work.cuh"
 #include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kGroups = 3;  // warpgroups that compute
-constexpr int kThreads = (1 + kGroups) * kWarpgroup;
-constexpr int kLoading = 32, kComputing = 160;  // registers per thread
-constexpr int kSlots = 5;                       // ring buffer of tiles: keys and values alternate
+constexpr int kThreads = (1 + kUnits) * kWarpgroup;
+constexpr int kLoading = 40, kComputing = 232;  // registers per thread
+constexpr int kStages = 4;                      // ring buffers of tiles of keys and of values
 constexpr int kQueuedItems = 2;                 // work items that may be queued ahead of the computing warpgroups
-
-// 64 rows of one head, or as many of them as are present.
-struct Unit {
-  int head, first, present;
-};
-
-// One work item of a CTA.
-struct Work {
-  DeviceSequence sequence;
-  int first, head, heads, end, first_block, last_block;  // heads: 0 if the units are tiles of one head
-                                                         // head: -1 after the last work item
-
-  Work() = default;
-  __device__ Work(const Forward& p, const QueryTile& tile, int query_head)
-      : sequence(p.sequences.sequences[tile.sequence]), first(tile.first), head(query_head) {
-    const int group = p.heads / p.kv_heads, first_position = sequence.first_position + first;
-    heads = sequence.rows <= kTileRows ? group - head % group : 0;
-    end = sequence.first_position + min(first + kGroups * kTileRows, sequence.rows);
-    first_block = (p.window ? max(0, first_position - p.window + 1) : 0) / kKeyBlock;
-    last_block = (end - 1) / kKeyBlock;
-  }
-  // Whether another CTA has this head among its units.
-  __device__ bool elsewhere(const Forward& p) const {
-    return heads != 0 && head % (p.heads / p.kv_heads) % kGroups != 0;
-  }
-  __device__ Unit unit(int g) const {
-    if (heads) return {.head = head + g, .first = first, .present = g < heads ? sequence.rows - first : 0};
-    const int own = first + g * kTileRows;
-    return {.head = head, .first = own, .present = sequence.rows - own};
-  }
-};
 
 template <int kDim>
 struct Shared {
-  bf16 queries[kGroups][kTileRows * kDim];
-  bf16 slots[kSlots][kKeyBlock * kDim];
-  Ring<kSlots> ring;
-  Ring<kGroups> queries_ring;  // each barrier is used once per work item
-  WorkQueue<Work, kQueuedItems> work_items;
-  alignas(16) float4 totals[1];  // [kDim / 8][kGroups * kWarpgroup], where a row can see two spans
+  bf16 queries[kUnits][kTileRows * kDim];
+  bf16 keys[kStages][kKeyBlock * kDim], values[kStages][kKeyBlock * kDim];
+  float4 totals[kUnits * 4][kDim / 8 * 32];  // of each warp: the running total of o, later o as it is stored
+  Ring<kStages> keys_ring, values_ring;
+  Ring<kUnits> queries_ring;  // each barrier is used once per work item
+  WorkQueue<QueryWork, kQueuedItems> work_items;
 };
 
 template <int kDim>
-__device__ __forceinline__ void load_queries(Shared<kDim>& shared, const Forward& p, const Work& work,
+__device__ __forceinline__ void load_queries(Shared<kDim>& shared, const Forward& p, const QueryWork& work,
                                              const TileLoader<kDim>& loader, int round) {
-  for (int g = 0; g < kGroups; ++g) {
+  for (int g = 0; g < kUnits; ++g) {
     const Unit unit = work.unit(g);
     shared.queries_ring.empty[g].wait(round ^ 1);
-    if (unit.present > 0)
-      loader.rows(shared.queries[g], p.q, int64_t{work.sequence.row_begin} + unit.first, unit.head * kDim,
-                  unit.present);
+    if (unit.present > 0) loader.rows(shared.queries[g], p.q, work.row(unit), unit.head * kDim, unit.present);
     shared.queries_ring.full[g].arrive_after_copies();
   }
 }
 
 template <int kDim>
-__device__ __forceinline__ void load_work(Shared<kDim>& shared, const Forward& p, const Work& work,
-                                          const TileLoader<kDim>& loader, RingPlace<kSlots>& at, int round) {
+__device__ __forceinline__ void load_work(Shared<kDim>& shared, const Forward& p, const QueryWork& work,
+                                          const TileLoader<kDim>& loader, RingPlace<kStages>& at, int round) {
   constexpr int kHeadElements = static_cast<int>(kKvBlock) * kDim;
   const KvPlace place{.blocks = p.sequences.blocks + work.sequence.block_begin,
                       .offset = p.kv_offset + int64_t{work.head / (p.heads / p.kv_heads)} * kHeadElements,
@@ -80,14 +45,15 @@ __device__ __forceinline__ void load_work(Shared<kDim>& shared, const Forward& p
                       .end = work.end};
   const bf16* from[4];
   find_positions(from, place, work.first_block * kKeyBlock);
-  for (int block = work.first_block; block <= work.last_block; ++block) {
-    for (int half = 0; half < 2; ++half, at.advance()) {
-      shared.ring.empty[at.stage].wait(at.round ^ 1);
-      loader.positions(shared.slots[at.stage], from, half ? place.value_offset : 0, place.end - block * kKeyBlock);
-      shared.ring.full[at.stage].arrive_after_copies();
-    }
-    // Loaded after the first keys and values: the last item's query buffers become free later than the ring's stages.
-    if (block == work.first_block) load_queries<kDim>(shared, p, work, loader, round);
+  load_queries<kDim>(shared, p, work, loader, round);
+  for (int block = work.first_block; block <= work.last_block; ++block, at.advance()) {
+    const int present = place.end - block * kKeyBlock;
+    shared.keys_ring.empty[at.stage].wait(at.round ^ 1);
+    loader.positions(shared.keys[at.stage], from, 0, present);
+    shared.keys_ring.full[at.stage].arrive_after_copies();
+    shared.values_ring.empty[at.stage].wait(at.round ^ 1);
+    loader.positions(shared.values[at.stage], from, place.value_offset, present);
+    shared.values_ring.full[at.stage].arrive_after_copies();
     find_positions(from, place, (block + 1) * kKeyBlock);
   }
 }
@@ -95,20 +61,13 @@ __device__ __forceinline__ void load_work(Shared<kDim>& shared, const Forward& p
 template <int kDim>
 __device__ __forceinline__ void load(Shared<kDim>& shared, const Forward& p, int thread) {
   const TileLoader<kDim> loader(thread);
-  TileGroups<kGroups, false> groups;
-  RingPlace<kSlots> at;
+  QueryItems items(p, DealtIndices());
+  RingPlace<kStages> at;
   RingPlace<kQueuedItems> work_at;
-  Work work;
-  int round = 0;
-  for (int item = 0;; ++item) {
-    const int index = work_index(item);
-    const QueryTile tile = groups.find(p.sequences, index / p.heads);
-    if (tile.sequence < 0) break;
-    work = Work(p, tile, index % p.heads);
-    if (work.elsewhere(p)) continue;
+  QueryWork work;
+  for (int round = 0; items.next(work); round ^= 1) {
     shared.work_items.hand_over(work_at, work, thread);
     load_work<kDim>(shared, p, work, loader, at, round);
-    round ^= 1;
   }
   work.head = -1;
   shared.work_items.hand_over(work_at, work, thread);
@@ -118,89 +77,118 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Forward& p, int
 
 // Skips blocks that no row of this warpgroup sees.
 template <int kDim>
-__device__ __forceinline__ void skip_blocks(Shared<kDim>& shared, RingPlace<kSlots>& at, int blocks, int lane) {
-  for (int i = 0; i < 2 * blocks; ++i, at.advance()) {
-    shared.ring.full[at.stage].wait(at.round);
-    release_stage(shared.ring.empty[at.stage], lane);
+__device__ __forceinline__ void skip_blocks(Shared<kDim>& shared, RingPlace<kStages>& at, int blocks, int lane) {
+  for (int i = 0; i < blocks; ++i, at.advance()) {
+    shared.keys_ring.full[at.stage].wait(at.round);
+    release_stage(shared.keys_ring.empty[at.stage], lane);
+    shared.values_ring.full[at.stage].wait(at.round);
+    release_stage(shared.values_ring.empty[at.stage], lane);
   }
 }
 
-// Processes blocks first .. last. A block's scores are issued together with the matmul of the previous block's values.
+// Processes blocks first .. last. The values of a block are in flight beside the scores of the next block and while its
+// exponentials are computed.
 template <int kDim>
-__device__ __forceinline__ void process_blocks(WarpRows<kDim>& rows, Shared<kDim>& shared, RingPlace<kSlots>& at,
-                                               int group, float4* totals, int first, int last, float c, int lane) {
-  constexpr int kStep = kGroups * kWarpgroup;
+__device__ __forceinline__ void process_blocks(WarpRows<kDim>& rows, const uint32_t (&q)[kDim / 16][4],
+                                               Shared<kDim>& shared, RingPlace<kStages>& at, float4* totals, int first,
+                                               int last, float c, int lane) {
   float s[8][4];
   uint32_t weights[4][4];
-  const auto start_scores = [&] {
-    shared.ring.full[at.stage].wait(at.round);
-    fence_for_wgmma();
-    wgmma_fence();
-    start_rows_by_rows<kDim>(s, shared.queries[group], shared.slots[at.stage]);
-    wgmma_commit();
-  };
   bool first_span = true;
-  int values_slot = 0;
-  const auto take_scores = [&](int block) {
-    wgmma_wait<0>();
-    pin(s), pin(rows.o), pin(weights);
-    release_stage(shared.ring.empty[at.stage], lane);
-    if (block == last) release_stage(shared.queries_ring.empty[group], lane);
-    if (block > first) {
-      release_stage(shared.ring.empty[values_slot], lane);
-      if (block % kBlocksPerSpan == 0) {
-        rows.end_span(totals, kStep, first_span, false, c);
-        first_span = false;
-      }
-    }
-    rows.softmax(s, block * kKeyBlock, c, lane);
-    pack_weights(weights, s);
-    at.advance();
-    values_slot = at.stage;
-    shared.ring.full[at.stage].wait(at.round);
+  RingPlace<kStages> values_at = at;
+  const auto start_scores = [&] {
+    shared.keys_ring.full[at.stage].wait(at.round);
     fence_for_wgmma();
     wgmma_fence();
-    start_weighted_rows<kDim>(rows.o, weights, shared.slots[at.stage]);
+    start_rows_by_rows<kDim>(s, q, shared.keys[at.stage]);
     wgmma_commit();
-    at.advance();
   };
-  rows.begin_span();
-  pin(rows.o);  // zero the registers here, not while matmuls are in flight
+  const auto start_values = [&](bool add) {
+    shared.values_ring.full[values_at.stage].wait(values_at.round);
+    fence_for_wgmma();
+    wgmma_fence();
+    start_weighted_rows<kDim>(rows.o, weights, shared.values[values_at.stage], add);
+    wgmma_commit();
+  };
+  rows.reset_span();
   start_scores();
-  for (int block = first; block < last; ++block) {
-    take_scores(block);
+  wgmma_wait<0>();
+  pin(s);
+  release_stage(shared.keys_ring.empty[at.stage], lane);
+  at.advance();
+  float f[2];
+  rows.weigh(s, f, first * kKeyBlock, c, lane);
+  pack_weights(weights, s);
+  bool add = false;
+  for (int block = first + 1; block <= last; ++block) {
     start_scores();
+    start_values(add);
+    add = block % kBlocksPerSpan != 0;
+    wgmma_wait<1>();
+    pin(s);
+    release_stage(shared.keys_ring.empty[at.stage], lane);
+    at.advance();
+    if (!add) rows.join_span(c), rows.reset_span();
+    rows.weigh(s, f, block * kKeyBlock, c, lane);
+    wgmma_wait<0>();
+    pin(rows.o), pin(weights);
+    release_stage(shared.values_ring.empty[values_at.stage], lane);
+    values_at.advance();
+    if (add) {
+      rows.rescale_o(f);
+    } else {
+      if (!first_span) rows.join_o(totals, 32);
+      rows.keep_o(totals, 32);
+      first_span = false;
+    }
+    pack_weights(weights, s);
   }
-  take_scores(last);
+  start_values(add);
   wgmma_wait<0>();
   pin(rows.o), pin(weights);
-  release_stage(shared.ring.empty[values_slot], lane);
-  rows.end_span(totals, kStep, first_span, true, c);
+  release_stage(shared.values_ring.empty[values_at.stage], lane);
+  rows.join_span(c);
+  if (!first_span) rows.join_o(totals, 32);
+}
+
+// store_rows by way of shared memory (store_staged) where the rows allow it.
+template <int kDim>
+__device__ __forceinline__ void store_rows_staged(const WarpRows<kDim>& rows, const Forward& p, bf16* staged,
+                                                  int64_t row, int head, int present, int lane) {
+  if (!p.o.by_16) return store_rows(rows, p, row, head, present, lane);
+  const float inverse[2] = {rows.total[0].inverse(), rows.total[1].inverse()};
+  store_staged<kDim>(staged, p.o, row, head * kDim, present, lane, [&](int n, int h) {
+    return pack_bf16(finished(rows.o[n][2 * h], inverse[h]), finished(rows.o[n][2 * h + 1], inverse[h]));
+  });
+  store_stats(rows, p, row, head, present, lane);
 }
 
 template <int kDim>
-__device__ __forceinline__ void compute_unit(Shared<kDim>& shared, const Forward& p, const Work& work,
-                                             RingPlace<kSlots>& at, int group, int lane) {
+__device__ __forceinline__ void compute_unit(Shared<kDim>& shared, const Forward& p, const QueryWork& work,
+                                             RingPlace<kStages>& at, int group, int lane) {
   const Unit unit = work.unit(group);
-  const int position = work.sequence.first_position + unit.first, row_of_warp = 16 * (threadIdx.x / 32 & 3);
+  const int warp = threadIdx.x / 32 & 3, position = work.sequence.first_position + unit.first;
   const int first = (p.window ? max(0, position - p.window + 1) : 0) / kKeyBlock;
   const int last = (position + min(unit.present, kTileRows) - 1) / kKeyBlock;
+  uint32_t q[kDim / 16][4];
+  load_rows<kDim>(q, shared.queries[group], lane);
+  release_stage(shared.queries_ring.empty[group], lane);
   WarpRows<kDim> rows;
-  place_rows(rows, position + row_of_warp, p.window, lane);
+  place_rows(rows, position + 16 * warp, p.window, lane);
   skip_blocks(shared, at, first - work.first_block, lane);
-  float4* const totals = shared.totals + (threadIdx.x - kWarpgroup);
-  process_blocks(rows, shared, at, group, totals, first, last, p.c, lane);
+  float4* const totals = shared.totals[4 * group + warp];
+  process_blocks<kDim>(rows, q, shared, at, totals + lane, first, last, p.c, lane);
   skip_blocks(shared, at, work.last_block - last, lane);
-  store_rows(rows, p, int64_t{work.sequence.row_begin} + unit.first + row_of_warp, unit.head,
-             unit.present - row_of_warp, lane);
+  store_rows_staged(rows, p, reinterpret_cast<bf16*>(totals), work.row(unit) + 16 * warp, unit.head,
+                    unit.present - 16 * warp, lane);
 }
 
 template <int kDim>
 __device__ __forceinline__ void compute(Shared<kDim>& shared, const Forward& p, int group, int lane) {
-  RingPlace<kSlots> at;
+  RingPlace<kStages> at;
   RingPlace<kQueuedItems> work_at;
   for (int round = 0;; round ^= 1) {
-    const Work work = shared.work_items.take(work_at, lane);
+    const QueryWork work = shared.work_items.take(work_at, lane);
     if (work.head < 0) return;
     shared.queries_ring.full[group].wait(round);
     if (work.unit(group).present > 0) {
@@ -218,9 +206,10 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_const
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
     if (threadIdx.x == 0) {
-      shared.ring.init(kWarpgroup, kGroups);
+      shared.keys_ring.init(kWarpgroup, kUnits);
+      shared.values_ring.init(kWarpgroup, kUnits);
       shared.queries_ring.init(kWarpgroup, 1);
-      shared.work_items.init(kGroups);
+      shared.work_items.init(kUnits);
     }
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -238,13 +227,11 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_const
 
 template <int kDim>
 void launch(const Forward& p, int multiprocessors, cudaStream_t stream) {
-  constexpr int kTotals = kGroups * kWarpgroup * kDim / 8 * static_cast<int>(sizeof(float4));
-  constexpr int kTiles = sizeof(Shared<kDim>) + kTileAlignment;
-  // No running totals are needed where no row can see two spans.
-  const int bytes = kTiles + (p.sequences.max_positions > kKeySpan ? kTotals : 0);
-  const int64_t ctas = std::min<int64_t>(max_groups(p.sequences, kGroups) * p.heads, multiprocessors);
-  allow_shared(forward_kernel<kDim>, kTiles + kTotals, "attention_forward");
-  forward_kernel<kDim><<<static_cast<unsigned>(ctas), kThreads, bytes, stream>>>(p);
+  constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
+  const auto ctas =
+      static_cast<unsigned>(std::min<int64_t>(max_groups(p.sequences, kUnits) * p.heads, multiprocessors));
+  allow_shared(forward_kernel<kDim>, kBytes, "attention_forward");
+  forward_kernel<kDim><<<ctas, kThreads, kBytes, stream>>>(p);
 }
 
 }  // namespace

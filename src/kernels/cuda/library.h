@@ -17,7 +17,7 @@ struct Staging;        // pack.cu: pinned host buffers for uploads
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;             // of cuBLASLt
-  Buffer counters;              // zero between launches (linear_ring_adapter.cuh)
+  Buffer counters;              // zero between launches: two of linear_ring_adapter.cuh, two of attention_work.cuh
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
@@ -27,6 +27,7 @@ struct Library {
   ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
+  uint32_t* attention_counters() const { return static_cast<uint32_t*>(counters.data()) + 2; }
 };
 
 Library& library_of(Stream& stream);  // created at the first use; DeviceError

@@ -1,0 +1,274 @@
+// dk and dv on Hopper: the same sums in the same order as attention_backward.cu, computed with wgmma. One warpgroup
+// loads. The others have 64 keys each and are not synchronized with each other, so that the exponentials of one overlap
+// the matmuls of the other. They compute S^T = K Q^T, so P and dS stay in registers.
+#include "kernels/cuda/attention_backward_wgmma.cuh"
+#include "kernels/cuda/library.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kStages = 3;
+constexpr int kGroups = 2;  // warpgroups that compute
+constexpr int kThreads = (1 + kGroups) * kWarpgroup;
+constexpr int kLoading = 40, kComputing = 232;  // registers per thread
+constexpr int kQueuedItems = 2;                 // work items that may be queued ahead of the computing warpgroups
+
+template <int kDim>
+constexpr int kTileElements = kTileRows* kDim;
+
+// Keys that several sequences share have the longest chains, so a CTA takes one tile of them at a time.
+using KeyGroups = TileGroups<kGroups, true, true>;
+
+// One work item of a CTA: tiles of keys.
+struct Work {
+  DeviceSequence sequence;
+  int first, kv_head, present;  // kv_head is -1 after the last work item
+
+  Work() = default;
+  __device__ Work(const Tile& tile, int head, int tiles)
+      : sequence(tile.sequence),
+        first(tile.first),
+        kv_head(head),
+        present(min(sequence.rows - first, tiles * kTileRows)) {}
+};
+// A stage's tile of queries, as the computing warpgroups see it: QueryTiles.
+struct StageQueries {
+  int position, end_key, last;
+};
+
+template <int kDim>
+struct Shared {
+  bf16 keys[kGroups][kTileElements<kDim>], values[kGroups][kTileElements<kDim>];
+  bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
+  float4 norm_delta[kStages][kTileRows / 2];  // for two rows each: norm, norm, delta, delta
+  StageQueries tiles[kStages];
+  Ring<kStages> ring;
+  Ring<kGroups> keys_ring;  // each barrier is used once per work item
+  WorkQueue<Work, kQueuedItems> work_items;
+};
+
+template <int kDim>
+__device__ __forceinline__ void load_keys(Shared<kDim>& shared, const Backward& p, const Work& work,
+                                          const TileLoader<kDim>& loader, int round) {
+  const int first_position = work.sequence.first_position + work.first;
+  const KvPlace place = keys_of(p, work.sequence, work.kv_head, first_position + work.present);
+  for (int g = 0; g < kGroups; ++g) {
+    const bf16* from[4];
+    find_positions(from, place, first_position + g * kTileRows);
+    shared.keys_ring.empty[g].wait(round ^ 1);
+    loader.positions(shared.keys[g], from, 0, work.present - g * kTileRows);
+    loader.positions(shared.values[g], from, place.value_offset, work.present - g * kTileRows);
+    shared.keys_ring.full[g].arrive_after_copies();
+  }
+}
+
+template <int kDim>
+__device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, const Work& work,
+                                     QueryTiles<kTileRows> tiles, const TileLoader<kDim>& loader,
+                                     RingPlace<kStages>& at, int round, int thread) {
+  const auto stats_of = [&](const QueryTiles<kTileRows>& tiles) {
+    const int own = tiles.first() + thread;
+    return thread < kTileRows && own < tiles.rows ? QueryStats(p, int64_t{tiles.row_begin} + own, tiles.head)
+                                                  : QueryStats();
+  };
+  QueryStats stats = stats_of(tiles);
+  for (bool first_tile = true; !tiles.done(); at.advance(), first_tile = false) {
+    const int column = tiles.head * kDim, rows = tiles.rows - tiles.first();
+    const int64_t row = int64_t{tiles.row_begin} + tiles.first();
+    shared.ring.empty[at.stage].wait(at.round ^ 1);
+    if (thread < kTileRows) {
+      float* const to = reinterpret_cast<float*>(&shared.norm_delta[at.stage][thread / 2]) + (thread & 1);
+      to[0] = stats.log2_norm(), to[2] = stats.delta;
+    }
+    if (thread == 0) shared.tiles[at.stage] = {tiles.position(), tiles.end_key(), tiles.last()};
+    shared.ring.full[at.stage].arrive();
+    loader.rows(shared.queries[at.stage], p.q, row, column, rows);
+    loader.rows(shared.gradients[at.stage], p.d_o, row, column, rows);
+    shared.ring.full[at.stage].arrive_after_copies();
+    // Loaded after the first queries, because the last item's key buffers become free later than its query buffers.
+    if (first_tile) load_keys<kDim>(shared, p, work, loader, round);
+    tiles.advance(p);
+    if (!tiles.done()) stats = stats_of(tiles);
+  }
+}
+
+template <int kDim>
+__device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, int thread) {
+  const TileLoader<kDim> loader(thread);
+  KeyGroups groups;
+  CountedIndices indices(p.counters, thread);
+  RingPlace<kStages> at;
+  RingPlace<kQueuedItems> work_at;
+  Work work;
+  for (int round = 0;; round ^= 1) {
+    // Tiles are listed with the most keys first. Read from the end, the list starts with keys that most queries see.
+    const int index = indices.next();
+    const QueryTile found = groups.find(p.sequences, index / p.kv_heads);
+    if (found.sequence < 0) break;
+    const Tile tile(p, found);
+    work = Work(tile, index % p.kv_heads, KeyGroups::tiles_from(p.sequences, found));
+    shared.work_items.hand_over(work_at, work, thread);
+    load<kDim>(shared, p, work, QueryTiles<kTileRows>(p, tile, work.first, work.present, work.kv_head), loader, at,
+               round, thread);
+  }
+  indices.finish();
+  work.kv_head = -1;
+  shared.work_items.hand_over(work_at, work, thread);
+  copy_commit();
+  copy_wait<0>();
+}
+
+// Turns S^T into P^T in place.
+[[maybe_unused]] __device__ __forceinline__ void make_probabilities(float (&s)[8][4], const float4* norm_delta, float c,
+                                                                    int lane) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    const float4 two = norm_delta[4 * n + (lane & 3)];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -(e & 1 ? two.y : two.x)));
+  }
+}
+// Turns dP^T into dS^T in place.
+[[maybe_unused]] __device__ __forceinline__ void make_score_gradients(float (&d)[8][4],
+                                                                      const float (&probability)[8][4],
+                                                                      const float4* norm_delta, int lane) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    const float4 two = norm_delta[4 * n + (lane & 3)];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) d[n][e] = probability[n][e] * (d[n][e] - (e & 1 ? two.w : two.z));
+  }
+}
+// Masks of 16 keys from first_key on and 64 queries.
+[[maybe_unused]] __device__ __forceinline__ void mask_transposed(float (&s)[8][4], int first_key, int first_query,
+                                                                 int end_key, int window, int lane) {
+#pragma unroll
+  for (int n = 0; n < 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int query = first_query + 8 * n + 2 * (lane & 3) + (e & 1), key = first_key + lane / 4 + 8 * (e >> 1);
+      if (key > query || key >= end_key || (window != 0 && key <= query - window)) s[n][e] = -INFINITY;
+    }
+}
+
+// Adds what a tile of queries, none of which sees keys from end_key on, contributes to dk and dv of 64 keys.
+template <int kDim>
+__device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8][4],
+                                            const Shared<kDim>& shared, const Backward& p, int group, int stage,
+                                            int first_key, int first_query, int end_key, int lane) {
+  const bf16* const queries = shared.queries[stage];
+  const bf16* const gradients = shared.gradients[stage];
+  float s[8][4], d[8][4];
+  uint32_t a[4][4], ds[4][4];
+  wgmma_fence();
+  start_rows_by_rows<kDim>(s, shared.keys[group], queries);
+  wgmma_commit();
+  start_rows_by_rows<kDim>(d, shared.values[group], gradients);
+  wgmma_commit();
+  wgmma_wait<1>();
+  pin(s);
+  const bool all = first_key + kKeyBlock - 1 < min(first_query + 1, end_key) &&
+                   (p.window == 0 || first_key > first_query + kTileRows - 1 - p.window);
+  if (!all) mask_transposed(s, first_key + 16 * (threadIdx.x / 32 & 3), first_query, end_key, p.window, lane);
+  make_probabilities(s, shared.norm_delta[stage], p.c, lane);
+  pack_weights(a, s);
+  wgmma_fence();
+  start_weighted_rows<kDim>(dv, a, gradients);
+  wgmma_commit();
+  wgmma_wait<1>();
+  pin(d);
+  make_score_gradients(d, s, shared.norm_delta[stage], lane);
+  pack_weights(ds, d);
+  wgmma_fence();
+  start_weighted_rows<kDim>(dk, ds, queries);
+  wgmma_commit();
+  wgmma_wait<0>();
+  pin(dv), pin(dk);
+}
+
+template <int kDim>
+__device__ __forceinline__ void compute_keys(Shared<kDim>& shared, const Backward& p, const Work& work,
+                                             RingPlace<kStages>& at, int group, int lane) {
+  float dk[kDim / 8][4] = {}, dv[kDim / 8][4] = {};
+  const int first_key = work.first + group * kTileRows;
+  for (bool last = false; !last; at.advance()) {
+    shared.ring.full[at.stage].wait(at.round);
+    const auto [first_query, end_key, is_last] = shared.tiles[at.stage];
+    last = is_last;
+    // Otherwise no query of the tile sees a key of this warpgroup, or the tile has no queries.
+    if (first_key <= first_query && first_key < end_key && group * kTileRows < work.present &&
+        (p.window == 0 || first_key + kKeyBlock - 1 > first_query - p.window)) {
+      fence_for_wgmma();
+      add_queries<kDim>(dk, dv, shared, p, group, at.stage, first_key, first_query, end_key, lane);
+    }
+    release_stage(shared.ring.empty[at.stage], lane);
+  }
+  synchronize_warpgroup(2 + group);  // no warp reads the keys and values any more
+  const int warp = threadIdx.x / 32 & 3, own = group * kTileRows + 16 * warp, column = work.kv_head * kDim;
+  const int64_t row = int64_t{work.sequence.row_begin} + work.first + own;
+  store_gradient_staged<kDim>(p.dk, dk, shared.keys[group] + 16 * warp * kDim, row, column, work.present - own, p.scale,
+                              lane);
+  store_gradient_staged<kDim>(p.dv, dv, shared.values[group] + 16 * warp * kDim, row, column, work.present - own, 1.0f,
+                              lane);
+  release_stage(shared.keys_ring.empty[group], lane);
+}
+
+template <int kDim>
+__device__ __forceinline__ void compute_keys(Shared<kDim>& shared, const Backward& p, int group, int lane) {
+  RingPlace<kStages> at;
+  RingPlace<kQueuedItems> work_at;
+  for (int round = 0;; round ^= 1) {
+    const Work work = shared.work_items.take(work_at, lane);
+    if (work.kv_head < 0) return;
+    shared.keys_ring.full[group].wait(round);
+    compute_keys<kDim>(shared, p, work, at, group, lane);
+  }
+}
+
+// dk and dv for a work item: summed over the sequences that see them, the heads of the group, then
+// tiles of queries, in order.
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1) key_kernel(const __grid_constant__ Backward p) {
+  if constexpr (kHasWgmma) {
+    extern __shared__ __align__(kTileAlignment) unsigned char memory[];
+    auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
+    if (threadIdx.x == 0) {
+      shared.ring.init(2 * kWarpgroup, kGroups);
+      shared.keys_ring.init(kWarpgroup, 1);
+      shared.work_items.init(kGroups);
+    }
+    __syncthreads();
+    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+    if (warpgroup == 0) {
+      release_registers<kLoading>();
+      load<kDim>(shared, p, threadIdx.x);
+    } else {
+      claim_registers<kComputing>();
+      compute_keys<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
+    }
+  } else {
+    __trap();
+  }
+}
+
+template <int kDim>
+void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
+  const int64_t items = max_groups(p.sequences, p.sequences.followers ? 1 : kGroups) * p.kv_heads;
+  allow_shared(key_kernel<kDim>, kBytes, "attention_backward");
+  key_kernel<kDim><<<static_cast<unsigned>(std::min<int64_t>(items, multiprocessors)), kThreads, kBytes, stream>>>(p);
+  check_launch("attention_backward");
+}
+
+}  // namespace
+
+void launch_key_gradients_wgmma(const Backward& p, Stream& stream) {
+  const Library& library = library_of(stream);
+  Backward counted = p;
+  counted.counters = library.attention_counters();
+  const cudaStream_t on = stream_of(stream);
+  p.head_dim == 64 ? launch<64>(counted, library.multiprocessors, on)
+                   : launch<128>(counted, library.multiprocessors, on);
+}
+
+}  // namespace lockstep::kernels::cuda
