@@ -38,6 +38,10 @@ Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
 }
 
+// Above this, the adapter's part and the base's matmul each fill the GPU: one after the other on one queue they take
+// less time than beside each other on two, which have to be forked and joined.
+constexpr int64_t kMaxBesideRows = 2047;
+
 UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
   const std::span<const LoraPair> pairs = call.adapters.segments[0].pairs;
   const LoraDelta rest{.h = h, .pairs = pairs};
@@ -47,7 +51,10 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
     const auto base = [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); };
     const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
     // What is launched first gets its multiprocessors first.
-    inner_fits_beside(x[0]) ? stream.beside(base, inner) : stream.beside(inner, base);
+    if (x[0] > kMaxBesideRows)
+      inner(), base();
+    else
+      inner_fits_beside(x[0]) ? stream.beside(base, inner) : stream.beside(inner, base);
   }
   return {call.y, rest};
 }
@@ -117,14 +124,15 @@ UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& s
   const ConstTensor& x = call.x;
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   const Tensor dh = adapters.arena->alloc({x[0], total_rank(pairs)}, x.dtype), h = inner_of(adapters, x);
-  // The adapter's gradients are computed concurrently with the base's matmul.
-  stream.beside(
-      [&] {
-        if (adapters.h.empty()) kernels::lora_shrink(h, x, pairs, stream);
-        kernels::lora_expand_backward(dh, call.dy, pairs, stream);
-        kernels::lora_gradient(*adapters.segments[0].gradients, x, h, dh, call.dy, pairs, stream);
-      },
-      base);
+  const auto gradients = [&] {
+    if (adapters.h.empty()) kernels::lora_shrink(h, x, pairs, stream);
+    kernels::lora_expand_backward(dh, call.dy, pairs, stream);
+    kernels::lora_gradient(*adapters.segments[0].gradients, x, h, dh, call.dy, pairs, stream);
+  };
+  if (x[0] > kMaxBesideRows)
+    gradients(), base();
+  else
+    stream.beside(gradients, base);
   if (call.dx.empty()) return UnfinishedLinear(call.dx);
   if (pairs.size() > 1) {
     kernels::lora_shrink_backward(call.dx, dh, pairs, stream);

@@ -7,14 +7,11 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kStrips = 2;  // per warp, side by side
-constexpr int kColumns = kStrips * kStripColumns;
-
 // The first column of unit number `unit`, when every pair's columns begin a new unit; -1 if there is no such unit.
 __device__ int unit_column(const LoraSite& site, int unit) {
   for (int p = 0; p < site.count; ++p) {
-    const int units = (site.pair[p].out + kColumns - 1) / kColumns;
-    if (unit < units) return site.pair[p].out_begin + unit * kColumns;
+    const int units = (site.pair[p].out + kStripColumns - 1) / kStripColumns;
+    if (unit < units) return site.pair[p].out_begin + unit * kStripColumns;
     unit -= units;
   }
   return -1;
@@ -23,79 +20,75 @@ __device__ int unit_column(const LoraSite& site, int unit) {
 // kGroups as in LaneInput. kPairs = 0: every column belongs to one pair, and pairs begin and end at multiples of 8
 // columns; otherwise each of kPairs pairs, whose number of groups is kGroups, contributes to all `cols` columns.
 template <int kGroups, int kPairs>
-__global__ void __launch_bounds__(256, kPairs > 1 ? 2 : 3)
+__global__ void __launch_bounds__(256, 3)
     expand_strips(const __grid_constant__ OneDelta delta, bf16* y, int stride, int cols, int all_groups, int across) {
-  extern __shared__ uint4 shared[];  // [across][strips][pairs][groups][64]
+  extern __shared__ uint4 shared[];  // [across][pairs][groups][kStripPieces], then the warps' copies
   constexpr int kSums = kPairs > 0 ? kPairs : 1;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
   const auto column_of = [&](int w) {
     const int unit = static_cast<int>(blockIdx.x) * across + w;
     if constexpr (kPairs == 0) return unit_column(delta.site, unit);
-    return unit * kColumns < cols ? unit * kColumns : -1;
+    return unit * kStripColumns < cols ? unit * kStripColumns : -1;
   };
   const auto columns_at = [&](int column, int pair) {
     if constexpr (kPairs == 0) return delta.columns(column);
     return delta.columns_of_pair(pair, column);
   };
   let_next_begin();
-  for (int i = warp; i < across * kStrips * kSums * groups; i += warps) {
-    const int strip = i / groups / kSums, column = column_of(strip / kStrips);
+  for (int i = warp; i < across * kSums * groups; i += warps) {
+    const int column = column_of(i / groups / kSums);
     if (column < 0) break;
     DeltaColumns columns = columns_at(column, i / groups % kSums);
-    columns.b.data += strip % kStrips * kStripColumns, columns.b.cols -= strip % kStrips * kStripColumns;
-    store_strip(shared + 64 * i, columns, i % groups, lane);
+    columns.b.data += lane / 4 * 8, columns.b.cols -= lane / 4 * 8;
+    store_strip(shared + kStripPieces * i, columns, i % groups, lane);
   }
   const int column0 = column_of(warp % across);
-  const uint4* const strips = shared + warp % across * kStrips * kSums * groups * 64;
+  const uint4* const strips = shared + warp % across * kSums * groups * kStripPieces;
   const DeltaRows rows = delta.my_rows();
+  const int first = rows.begin + warp / across * kStripRows, last = rows.end - 1;
   __syncthreads();
   wait_for_previous();
-  if (column0 < 0) return;
+  if (column0 < 0 || first >= rows.end) return;
 
   const DeltaColumns columns = columns_at(column0, 0);
-  const LaneInput<kGroups, true> input(delta.source, columns, lane);
-  const LaneInput<kGroups, true> second(delta.source, kPairs > 1 ? columns_at(column0, 1) : columns, lane);
-  const LaneInput<kGroups, true> third(delta.source, kPairs > 2 ? columns_at(column0, 2) : columns, lane);
-  const int left = static_cast<int>(columns.b.cols) - lane % 4 * 8, step = warps / across * kStripRows;
-  const LaneRows<bf16> lane_rows(y, stride, column0 + (left > 0 ? lane % 4 * 8 : 0));
-  TileFetch<2 * kStrips> ahead(
-      shared + across * kStrips * kSums * groups * 64 + warp * TileFetch<2 * kStrips>::kWarpBytes / 16, lane);
-  const auto row_of = [&](int row0, int r) { return min(row0 + lane / 4 + 8 * r, rows.end - 1); };
-  const auto copies_of = [&](int row0) {
-    return [&, row0](const auto& fetch) {
+  using Input = LaneInput<kGroups, true>;
+  Input inputs[] = {Input(delta.source, columns, lane),
+                    Input(delta.source, kPairs > 1 ? columns_at(column0, 1) : columns, lane),
+                    Input(delta.source, kPairs > 2 ? columns_at(column0, 2) : columns, lane)};
+  const auto fetch_ranks = [&](int row0) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int s = 0; s < kStrips; ++s)
-          fetch(r * kStrips + s, lane_rows.at(row_of(row0, r)) + (s * kStripColumns < left ? s * kStripColumns : 0));
-    };
+    for (int p = 0; p < kSums; ++p) inputs[p].fetch(min(row0 + lane / 4, last));
   };
-  const int first = rows.begin + warp / across * kStripRows;
-  if (first < rows.end) ahead.begin(copies_of(first));
-  for (int row0 = first; row0 < rows.end; row0 += step) {
-    const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
-    ahead.advance(row0 + step < rows.end, copies_of(row0 + step));
-    Eight x[2][kStrips];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s) x[r][s].vector = ahead.piece(r * kStrips + s);
+  const bool there = lane % 8 * 8 < columns.b.cols;
+  const LaneRows<bf16> lane_rows(y, stride, column0 + (there ? lane % 8 * 8 : 0));
+  TileFetch<1> ahead(shared + across * kSums * groups * kStripPieces + warp * TileFetch<1>::kWarpBytes / 16, lane);
+  const auto copies_of = [&](int row0) {
+    return [&, row0](const auto& fetch) { fetch(0, [&](int r) { return lane_rows.at(min(row0 + r, last)); }); };
+  };
+  ahead.begin(copies_of(first));
+  fetch_ranks(first);
+  for (int row0 = first; row0 < rows.end; row0 += rows.step) {
+    const bool more = row0 + rows.step < rows.end;
+    ahead.advance(more, copies_of(row0 + rows.step));
+    Eight x[2];
+    x[0].vector = ahead.get(0, 0), x[1].vector = ahead.get(0, 1);
+    const int h_row = min(row0 + lane / 4, last);
     if constexpr (kPairs == 0) {
-      add_to_strips<kStrips>(x, input, columns, strips, groups, row, lane);
+      add_strip(x[0], x[1], inputs[0], columns, strips, groups, h_row, lane);
     } else {
-      const LaneInput<kGroups, true>* const all[] = {&input, &second, &third};
-      const LaneInput<kGroups, true>* inputs[kPairs];
+      StripSums total(inputs[0], strips, groups, h_row, lane);
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p) inputs[p] = all[p];
-      add_pairs_to_strips<kStrips, kGroups, kPairs>(x, inputs, strips, row, lane);
+      for (int p = 1; p < kPairs; ++p)
+        total.add(StripSums(inputs[p], strips + p * groups * kStripPieces, groups, h_row, lane));
+      total.add_to(x[0], x[1]);
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s)
-        if (row0 + lane / 4 + 8 * r < rows.end && s * kStripColumns < left)
-          *reinterpret_cast<uint4*>(lane_rows.at(row[r]) + s * kStripColumns) = x[r][s].vector;
+    if (more) fetch_ranks(row0 + rows.step);
+    ahead.put(0, 0, x[0].vector), ahead.put(0, 1, x[1].vector);
+    __syncwarp();
+    ahead.store(0, [&](int r, uint4 value) {
+      if (there && row0 + r < rows.end) *reinterpret_cast<uint4*>(lane_rows.at(row0 + r)) = value;
+    });
   }
 }
 
@@ -116,10 +109,10 @@ bool expand_by_strips(Tensor y, const LoraDelta& delta, Stream& stream) {
   int64_t units = 0;
   for (const LoraPair& pair : delta.pairs) {
     if (pair.out_begin % 8 != 0 || pair.b[1] % 8 != 0) return false;
-    units += (pair.b[1] + kColumns - 1) / kColumns;
+    units += (pair.b[1] + kStripColumns - 1) / kStripColumns;
   }
   const DeltaShape shape =
-      delta_shape(delta, y[0], units, kStrips, TileFetch<2 * kStrips>::kWarpBytes, library_of(stream).multiprocessors);
+      delta_shape(delta, y[0], units, 1, TileFetch<1>::kWarpBytes, library_of(stream).multiprocessors);
   with_groups<OneDelta>(shape, [&](auto groups) { launch<groups.value, 0>(delta, shape, y, stream_of(stream)); });
   return true;
 }
@@ -131,9 +124,9 @@ bool shrink_backward_by_strips(Tensor dx, ConstTensor dh, std::span<const LoraPa
   const LoraDelta delta{.h = dh, .pairs = std::span(by_a, pairs.size())};
   if (pairs.size() == 1) return expand_by_strips(dx, delta, stream);
   if (!reads_well(delta)) return false;
-  const int64_t units = (dx[1] + kColumns - 1) / kColumns;
-  const DeltaShape shape = delta_shape(delta, dx[0], units, kStrips * static_cast<int>(pairs.size()),
-                                       TileFetch<2 * kStrips>::kWarpBytes, library_of(stream).multiprocessors);
+  const int64_t units = (dx[1] + kStripColumns - 1) / kStripColumns;
+  const DeltaShape shape = delta_shape(delta, dx[0], units, static_cast<int>(pairs.size()), TileFetch<1>::kWarpBytes,
+                                       library_of(stream).multiprocessors);
   const auto start = [&](auto groups) {
     constexpr void (*kLaunch[])(const LoraDelta&, const DeltaShape&, Tensor, cudaStream_t) = {launch<groups.value, 2>,
                                                                                               launch<groups.value, 3>};

@@ -183,6 +183,7 @@ __global__ void __launch_bounds__(32 * (kWarps + 1)) add_gradients(const __grid_
       .shared = (shared_address(unaligned) + 1023) / 1024 * 1024, .stage_bytes = args.stage_bytes, .stages = kStages};
   if (threadIdx.x == 0) ring.init(kWarps);
   __syncthreads();
+  begin_early();
   if (warp == kWarps) {
     if (lane == 0) fill(args, task, wide0, lane_index, ring);
   } else {
@@ -195,7 +196,7 @@ template <int kUnits>
 void launch(const Gradients& args, dim3 grid, cudaStream_t stream) {
   const size_t bytes = 1024 + kStages * args.stage_bytes + CopyRing::kBarrierBytes;
   allow_shared<add_gradients<kUnits>>(kMaxShared);
-  add_gradients<kUnits><<<grid, 32 * (kWarps + 1), bytes, stream>>>(args);
+  launch_early(add_gradients<kUnits>, grid, 32 * (kWarps + 1), bytes, stream, args);
 }
 
 }  // namespace

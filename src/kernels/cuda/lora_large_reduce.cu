@@ -8,6 +8,7 @@ namespace {
 
 [[maybe_unused]] constexpr int kDepth = 128, kUnit = 16;  // depth of a stage; columns of h per unit
 constexpr int kMaxUnits = 4, kMaxPasses = 4, kMaxWarps = 4;
+constexpr size_t kHalfShared = size_t{112} << 10;
 constexpr uint32_t kUnitBytes = kUnit * kDepth * sizeof(bf16);
 
 // 16 columns of h.
@@ -162,17 +163,19 @@ __global__ void __launch_bounds__(32 * (kMaxWarps + 1)) reduce_rows(const __grid
 }
 
 template <int kUnits>
-void launch(Reduce& args, int64_t rows, cudaStream_t stream) {
-  const size_t stage_bytes = args.x_bytes() + kUnits * kUnitBytes, fixed = 1024 + CopyRing::kBarrierBytes;
-  args.stages = static_cast<int>(std::min<size_t>(CopyRing::kMaxStages, (kMaxShared - fixed) / stage_bytes));
-  allow_shared<reduce_rows<kUnits>>(kMaxShared);
+void launch(Reduce& args, int64_t rows, int multiprocessors, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>((rows + kUnit * args.warps - 1) / (kUnit * args.warps));
+  // With more blocks than multiprocessors two share one: while one begins or ends, the other reads.
+  const size_t most = static_cast<int>(blocks) > multiprocessors ? kHalfShared : kMaxShared;
+  const size_t stage_bytes = args.x_bytes() + kUnits * kUnitBytes, fixed = 1024 + CopyRing::kBarrierBytes;
+  args.stages = static_cast<int>(std::min<size_t>(CopyRing::kMaxStages, (most - fixed) / stage_bytes));
+  allow_shared<reduce_rows<kUnits>>(kMaxShared);
   launch_early(reduce_rows<kUnits>, blocks, 32 * (args.warps + 1), fixed + args.stages * stage_bytes, stream, args);
 }
 
-void launch(Reduce& args, int units, int64_t rows, cudaStream_t stream) {
-  constexpr void (*kLaunch[])(Reduce&, int64_t, cudaStream_t) = {launch<1>, launch<2>, launch<3>, launch<4>};
-  kLaunch[units - 1](args, rows, stream);
+void launch(Reduce& args, int units, int64_t rows, int multiprocessors, cudaStream_t stream) {
+  constexpr void (*kLaunch[])(Reduce&, int64_t, int, cudaStream_t) = {launch<1>, launch<2>, launch<3>, launch<4>};
+  kLaunch[units - 1](args, rows, multiprocessors, stream);
 }
 
 }  // namespace
@@ -205,7 +208,7 @@ bool reduce_large(const PairMatmuls& matmuls, const LoraRows& rows, bool togethe
     }
     max_units = std::max(max_units, pass.units);
   }
-  launch(args, max_units, rows.count, stream);
+  launch(args, max_units, rows.count, multiprocessors, stream);
   return true;
 }
 

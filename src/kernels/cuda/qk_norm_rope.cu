@@ -80,25 +80,30 @@ __global__ void __launch_bounds__(kThreads)
     qk_norm_rope_backward_kernel(Matrix d_qkv, Matrix qkv, QkNormRopeArguments h) {
   const Part part = Part::mine<kLanes>(h);
   const int column = part.head * h.head_dim;
-  float a[8] = {}, b[8] = {};
+  begin_early();
+  uint4 grad[2] = {}, input[2] = {};
+  Angles angles;
+  float rstd = 0, low[8] = {}, high[8] = {};
+  // All loads are in flight at once.
   if (part.active) {
-    load8(a, d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
-    load8(b, d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
-    Angles angles;
-    angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
-    rotate(a, b, angles, -1);
-  }
-  if (h.q_norm) {
-    const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
-    float low[8] = {}, high[8] = {}, x_low[8] = {}, x_high[8] = {};
-    float rstd = 0;
-    if (part.active) {
+    grad[0] = load_bf16x8(d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
+    grad[1] = load_bf16x8(d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
+    if (h.q_norm) {
+      input[0] = load_bf16x8(qkv.at(part.row, column + part.low), 8, qkv.aligned);
+      input[1] = load_bf16x8(qkv.at(part.row, column + part.high), 8, qkv.aligned);
+      rstd = h.rstd[h.rstd_index(part.row, part.head)];
+      const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
       load8(low, norm + part.low, 8, h.norms_aligned);
       load8(high, norm + part.high, 8, h.norms_aligned);
-      load8(x_low, qkv.at(part.row, column + part.low), 8, qkv.aligned);
-      load8(x_high, qkv.at(part.row, column + part.high), 8, qkv.aligned);
-      rstd = h.rstd[h.rstd_index(part.row, part.head)];
     }
+    angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
+  }
+  float a[8], b[8];
+  widen(a, grad[0]), widen(b, grad[1]);
+  rotate(a, b, angles, -1);
+  if (h.q_norm) {
+    float x_low[8], x_high[8];
+    widen(x_low, input[0]), widen(x_high, input[1]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       a[i] = __fmul_rn(a[i], low[i]);
@@ -152,8 +157,8 @@ void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, cons
   if (h.rows == 0) return;
   // Without norms qkv is not read and may be empty.
   for_head_dim(h, [&](auto lanes, unsigned grid) {
-    qk_norm_rope_backward_kernel<lanes.value>
-        <<<grid, kThreads, 0, stream_of(stream)>>>(Matrix(d_qkv), Matrix(spec.norms.q_norm.empty() ? d_qkv : qkv), h);
+    launch_early(qk_norm_rope_backward_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(d_qkv),
+                 Matrix(spec.norms.q_norm.empty() ? d_qkv : qkv), h);
   });
   check_launch("qk_norm_rope_backward", {d_qkv, qkv});
 }

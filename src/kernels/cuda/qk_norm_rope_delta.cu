@@ -1,6 +1,6 @@
 // qk_norm_rope_forward of a projection whose LoRA delta has not been added yet: one pass over q, k, v instead of two.
-// A warp has one head of 16 rows. A lane holds the elements of a row that one or two threads of qk_norm_rope_kernel
-// hold (qk_norm_rope.cuh), so that the sums are formed in the same order.
+// A warp has one head of 128 elements or two of 64, of 8 rows. A lane holds what a thread of qk_norm_rope_kernel
+// (qk_norm_rope.cuh) holds of two rows, so the sums are formed in the same order.
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_delta.cuh"
 #include "kernels/cuda/qk_norm_rope.cuh"
@@ -10,135 +10,139 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-// A lane's columns of one row of a head: 8 of every strip. Those in the upper half of the strips rotate with those in
-// the lower half.
-template <int kStrips>
-using Row = Eight[kStrips];
-
-template <int kStrips>
-__device__ __forceinline__ float rstd_of_row(const Row<kStrips>& x, const QkNormRopeArguments& h) {
-  float part[2] = {};
+// The sum over the lanes of one head, in the order of head_sum<kLanes>: neighbours are 4 lanes apart.
+template <int kLanes>
+__device__ __forceinline__ float sum_of_head(float x) {
 #pragma unroll
-  for (int s = 0; s < kStrips / 2; ++s) {
-    float a[8], b[8];
-    widen(a, x[s].vector), widen(b, x[s + kStrips / 2].vector);
-    part[s] = sum_of_products(sum_of_products(0, a, a), b, b);
-  }
-  return rstd_of(head_sum<4>(kStrips == 4 ? __fadd_rn(part[0], part[1]) : part[0]), h.head_dim, h.eps);
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, 4 * offset));
+  return x;
 }
 
 __device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
   return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
-// Norm and rotation of strips s and s + kStrips / 2 of a query or key.
-template <int kStrips>
-__device__ __forceinline__ void prepare(Row<kStrips> (&x)[2], int s, const QkNormRopeArguments& h, const float* norms,
-                                        const float (&rstd)[2], const Angles (&angles)[2], int lane) {
-  const int low = kStripColumns * s + lane % 4 * 8, high = low + h.head_dim / 2;
-  float norm_low[8], norm_high[8];
-  if (h.q_norm) load8(norm_low, norms + low, 8, h.norms_aligned), load8(norm_high, norms + high, 8, h.norms_aligned);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float a[8], b[8];
-    widen(a, x[r][s].vector), widen(b, x[r][s + kStrips / 2].vector);
-    if (h.q_norm) scale_head(a, rstd[r], norm_low), scale_head(b, rstd[r], norm_high);
-    rotate(a, b, angles[r], 1);
-    x[r][s].vector = rounded(a), x[r][s + kStrips / 2].vector = rounded(b);
-  }
-}
-
-// head_dim is 32 kStrips. kGroups as in LaneInput.
-template <int kStrips, int kGroups, class Source>
-__global__ void __launch_bounds__(256, 2)
+// kLanes: lane groups per head, 4 or 8 (head_dim is 16 kLanes). kGroups as in LaneInput.
+template <int kLanes, int kGroups, class Source>
+__global__ void __launch_bounds__(256, 3)
     qk_norm_rope_delta_kernel(const __grid_constant__ Source source, Matrix qk, Matrix qkv,
                               const __grid_constant__ QkNormRopeArguments h, int all_groups, int across, bool keep) {
-  extern __shared__ uint4 shared[];  // [across][strips][groups][64]
+  constexpr int kHeads = 8 / kLanes, kHalf = 8 * kLanes;
+  extern __shared__ uint4 shared[];  // [across][low, high][groups][kStripPieces], then the warps' copies
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32, groups = kGroups > 0 ? kGroups : all_groups;
-  const int head0 = static_cast<int>(blockIdx.x) * across, num_heads = static_cast<int>(h.items);
+  const int num_heads = static_cast<int>(h.items), low = lane / 4 % kLanes * 8;  // the lane's part of a head's half
+  const auto first_head = [&](int w) { return (static_cast<int>(blockIdx.x) * across + w) * kHeads; };
   let_next_begin();
-  for (int i = warp; i < across * kStrips * groups; i += warps) {
-    const int strip = head0 * kStrips + i / groups;
-    if (strip >= num_heads * kStrips) break;
-    store_strip(shared + 64 * i, source.columns(strip * kStripColumns), i % groups, lane);
+  for (int i = warp; i < across * 2 * groups; i += warps) {
+    const int strip = i / groups, head = first_head(strip / 2) + lane / 4 / kLanes;
+    store_strip(shared + kStripPieces * i, source.columns(head * 2 * kHalf + strip % 2 * kHalf + low), i % groups,
+                lane);
   }
-  const int head = head0 + warp % across, column = head * h.head_dim + lane % 4 * 8;
-  const bool is_query = h.is_query(head), is_value = h.is_value(head), stores = h.sequences && !is_query;
-  const DeltaColumns pair = source.columns(head * h.head_dim);
-  const LaneInput<kGroups, Source::kPaired> input(source.source, pair, lane);
-  const LaneRows<bf16> qkv_rows(qkv.data, static_cast<int>(qkv.stride), column);
-  const LaneRows<bf16> qk_rows(qk.data, static_cast<int>(qk.stride), column);
-  const uint4* const strips = shared + warp % across * kStrips * groups * 64;
+  const int head0 = first_head(warp % across), head = head0 + lane / 4 / kLanes;
+  const bool is_query = h.is_query(head), is_value = h.is_value(head);
+  DeltaColumns pair = source.columns(head0 * 2 * kHalf);
+  LaneInput<kGroups, Source::kPaired> input(source.source, pair, lane);
+  // Of the second head, which may belong to another pair.
+  const DeltaColumns second_pair = kHeads > 1 ? source.columns((head0 + 1) * 2 * kHalf) : pair;
+  LaneInput<kGroups, Source::kPaired> second(source.source, second_pair, lane);
+  const bool is_second = lane / 4 >= kLanes;
+  if (is_second) pair = second_pair;
+  // In device memory a lane has other columns (TileFetch).
+  const int outer_head = head0 + lane % 8 / kLanes, outer_low = lane % 8 % kLanes * 8,
+            outer_column = outer_head * 2 * kHalf + outer_low;
+  const bool outer_there = outer_head < num_heads;
+  const LaneRows<bf16> qkv_rows(qkv.data, qkv.stride, outer_there ? outer_column : outer_low),
+      qk_rows(qk.data, qk.stride, outer_column);
+  const uint4* const strips = shared + warp % across * 2 * groups * kStripPieces;
   const DeltaRows rows = source.my_rows();
-  const int first = rows.begin + warp / across * kStripRows, step = warps / across * kStripRows;
+  const int first = rows.begin + warp / across * kStripRows, last = rows.end - 1;
+  const bool there = head < num_heads;
+  const float* const norms = (is_query ? h.q_norm : h.k_norm) + low;
   __syncthreads();
   wait_for_previous();
-  if (head >= num_heads) return;
+  if (head0 >= num_heads || first >= rows.end) return;
 
-  const float* const norms = is_query ? h.q_norm : h.k_norm;
-  const auto row_of = [&](int row0, int r) { return min(row0 + lane / 4 + 8 * r, rows.end - 1); };
-  TileFetch<2 * kStrips> ahead(shared + across * kStrips * groups * 64 + warp * TileFetch<2 * kStrips>::kWarpBytes / 16,
-                               lane);
+  TileFetch<2> ahead(shared + across * 2 * groups * kStripPieces + warp * TileFetch<2>::kWarpBytes / 16, lane);
   const auto copies_of = [&](int row0) {
     return [&, row0](const auto& fetch) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-#pragma unroll
-        for (int s = 0; s < kStrips; ++s) fetch(r * kStrips + s, qkv_rows.at(row_of(row0, r)) + s * kStripColumns);
+      fetch(0, [&](int r) { return qkv_rows.at(min(row0 + r, last)); });
+      fetch(1, [&](int r) { return qkv_rows.at(min(row0 + r, last)) + kHalf; });
     };
   };
-  int position[2] = {};
-  if (first < rows.end) {
-    ahead.begin(copies_of(first));
-    position[0] = h.positions[row_of(first, 0)], position[1] = h.positions[row_of(first, 1)];
-  }
-  for (int row0 = first; row0 < rows.end; row0 += step) {
-    const int row[2] = {row_of(row0, 0), row_of(row0, 1)};
-    // All loads for a group of rows are in flight at once, and the next rows' addresses are computed early.
-    int64_t angles_at[2];
-    Angles angles[2];
+  int position[2];
+  const auto fetch_small = [&](int row0) {
+    input.fetch(min(row0 + lane / 4, last));
+    if (kHeads > 1) second.fetch(min(row0 + lane / 4, last));
+#pragma unroll
+    for (int r = 0; r < 2; ++r) position[r] = h.positions[min(row0 + lane % 4 * 2 + r, last)];
+  };
+  ahead.begin(copies_of(first));
+  fetch_small(first);
+  for (int row0 = first; row0 < rows.end; row0 += rows.step) {
+    const int here[2] = {position[0], position[1]};
+    const bool more = row0 + rows.step < rows.end;
+    ahead.advance(more, copies_of(row0 + rows.step));
+    Eight x[2][2];  // [row][lower half, upper half]
+#pragma unroll
+    for (int r = 0; r < 2; ++r) x[r][0].vector = ahead.get(0, r), x[r][1].vector = ahead.get(1, r);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4* const strip = strips + half * groups * kStripPieces;
+      StripSums sums(input, strip, groups, min(row0 + lane / 4, last), lane);
+      if constexpr (kHeads > 1) {
+        const StripSums other(second, strip, groups, min(row0 + lane / 4, last), lane);
+        if (is_second) sums = other;
+      }
+      if (!pair.any()) continue;  // adding 0 would turn -0 into 0
+      sums.scale_by(pair.scale);
+      sums.add_to(x[0][half], x[1][half]);
+    }
+    if (more) fetch_small(row0 + rows.step);
+    const auto put = [&] {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) ahead.put(0, r, x[r][0].vector), ahead.put(1, r, x[r][1].vector);
+      __syncwarp();
+    };
+    // address(row): where the lower half of a row's head goes.
+    const auto store = [&](bool wanted, const auto& address) {
+      if (!wanted || !outer_there) return;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        ahead.store(half, [&](int r, uint4 value) {
+          if (rows.has(row0 + r)) *reinterpret_cast<uint4*>(address(row0 + r) + half * kHalf) = value;
+        });
+    };
+    const auto in_cache = [&](int row) { return stored(h, row, h.positions[row], outer_head) + outer_low; };
+    if (keep) {
+      put();
+      store(true, [&](int row) { return qkv_rows.at(row); });
+      __syncwarp();
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      angles_at[r] = int64_t{position[r]} * (h.head_dim / 2) + lane % 4 * 8;
-      if (!is_value) angles[r].load(h.cosines, h.sines, angles_at[r]);
-    }
-    const int here[2] = {position[0], position[1]};
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      if (row0 + step < rows.end) position[r] = h.positions[row_of(row0 + step, r)];
-    ahead.advance(row0 + step < rows.end, copies_of(row0 + step));
-    Row<kStrips> x[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s) x[r][s].vector = ahead.piece(r * kStrips + s);
-    add_to_strips<kStrips>(x, input, pair, strips, groups, row, lane);
-    const auto for_rows = [&](const auto& f) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        if (row0 + lane / 4 + 8 * r < rows.end && (rows.without >> (lane / 4 + 8 * r) & 1) == 0) f(r);
-    };
-    const auto store = [&](int r, bf16* to) {
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s) *reinterpret_cast<uint4*>(to + s * kStripColumns) = x[r][s].vector;
-    };
-    if (keep) for_rows([&](int r) { store(r, qkv_rows.at(row[r])); });
-    if (!is_value) {
-      float rstd[2] = {1, 1};
+      Angles angles;
+      if (there && !is_value) angles.load(h.cosines, h.sines, int64_t{here[r]} * kHalf + low);
+      float a[8], b[8], rstd = 1;
+      widen(a, x[r][0].vector), widen(b, x[r][1].vector);
+      if (h.q_norm)
+        rstd = rstd_of(sum_of_head<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b)), h.head_dim, h.eps);
+      if (!there || is_value) continue;
       if (h.q_norm) {
-        rstd[0] = rstd_of_row<kStrips>(x[0], h), rstd[1] = rstd_of_row<kStrips>(x[1], h);
-        if (h.rstd && lane % 4 == 0) for_rows([&](int r) { h.rstd[h.rstd_index(row[r], head)] = rstd[r]; });
+        float norm[8];
+        load_all8(norm, norms, true);
+        scale_head(a, rstd, norm);
+        load_all8(norm, norms + kHalf, true);
+        scale_head(b, rstd, norm);
+        const int row = row0 + lane % 4 * 2 + r;
+        if (h.rstd && low == 0 && rows.has(row)) h.rstd[h.rstd_index(row, head)] = rstd;
       }
-#pragma unroll
-      for (int s = 0; s < kStrips / 2; ++s) {
-        prepare<kStrips>(x, s, h, norms, rstd, angles, lane);
-        if (s + 1 < kStrips / 2)
-          for (int r = 0; r < 2; ++r) angles[r].load(h.cosines, h.sines, angles_at[r] + kStripColumns * (s + 1));
-      }
-      for_rows([&](int r) { store(r, qk_rows.at(row[r])); });
+      rotate(a, b, angles, 1);
+      x[r][0].vector = rounded(a), x[r][1].vector = rounded(b);
     }
-    if (stores) for_rows([&](int r) { store(r, stored(h, row[r], here[r], head) + lane % 4 * 8); });
+    put();
+    store(!h.is_value(outer_head), [&](int row) { return qk_rows.at(row); });
+    store(h.sequences && !h.is_query(outer_head), in_cache);
   }
 }
 
@@ -165,22 +169,23 @@ bool qk_norm_rope_forward(const QkNormRopeCall& call, const UnfinishedLinear& un
       !pairs_fit(delta.pairs, shape.head_dim) || !rows_aligned(qkv) || !rows_aligned(qk))
     return false;
   QkNormRopeArguments h = arguments_of(qkv, call.rstd, call.spec);
+  if (!h.norms_aligned) return false;
   if (call.store || keep) h.items += static_cast<uint32_t>(h.kv_heads);
   if (call.store) h.store_in(call.rows.device);
-  const auto start = [&](auto strips) {
+  const auto start = [&](auto lanes) {
+    const int64_t units = (h.items * lanes.value + 7) / 8;
     const DeltaShape grid_shape =
-        delta_shape(delta, rows, h.items, strips.value, TileFetch<2 * strips.value>::kWarpBytes,
-                    library_of(stream).multiprocessors);
+        delta_shape(delta, rows, units, 2, TileFetch<2>::kWarpBytes, library_of(stream).multiprocessors);
     with_delta(delta, grid_shape, rows, [&](const auto& source, dim3 grid) {
       with_groups<std::decay_t<decltype(source)>>(grid_shape, [&](auto groups) {
-        constexpr auto kKernel = qk_norm_rope_delta_kernel<strips.value, groups.value, std::decay_t<decltype(source)>>;
+        constexpr auto kKernel = qk_norm_rope_delta_kernel<lanes.value, groups.value, std::decay_t<decltype(source)>>;
         allow_delta_shared<kKernel>();
         launch_early(kKernel, grid, grid_shape.threads(), grid_shape.shared_bytes, stream_of(stream), source,
                      Matrix(qk), Matrix(qkv), h, grid_shape.groups, grid_shape.across, keep);
       });
     });
   };
-  shape.head_dim == 64 ? start(std::integral_constant<int, 2>()) : start(std::integral_constant<int, 4>());
+  shape.head_dim == 64 ? start(std::integral_constant<int, 4>()) : start(std::integral_constant<int, 8>());
   check_launch("qk_norm_rope_forward", {qk, qkv});
   return true;
 }

@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(block_threads(kThreads))
     norm_grad_kernel(Matrix dx, Matrix dy, Matrix x, Norm norm, bool accumulate) {
   __shared__ float shared[kThreads / 32];
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kThreads;
+  begin_early();
   if (row >= norm.rows) return;
   const int thread = threadIdx.x % kThreads;
   uint4 input[kPieces], grad[kPieces], before[kPieces];
@@ -168,8 +169,8 @@ void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weig
   const Norm norm = norm_of(x, weight, rstd, 0, "rmsnorm_backward");
   if (norm.rows == 0) return;
   for_width(norm, "rmsnorm_backward", [&](auto threads, unsigned grid, int block) {
-    norm_grad_kernel<threads.value>
-        <<<grid, block, 0, stream_of(stream)>>>(Matrix(dx), Matrix(dy), Matrix(x), norm, accumulate);
+    launch_early(norm_grad_kernel<threads.value>, grid, block, 0, stream_of(stream), Matrix(dx), Matrix(dy), Matrix(x),
+                 norm, accumulate);
   });
   check_launch("rmsnorm_backward", {dx, dy, x});
 }
