@@ -104,10 +104,6 @@ void check_clip(const AlgorithmForm& form, const std::string& loss, recipes::RlO
         fmt::format("--policy-loss cispo: the ratio is also bounded from below, at {}; the paper bounds it from above "
                     "only (--eps-clip 1)",
                     shown_number(1 - o.loss.clip_low)));
-  if (!train::name_of(o.loss.objective).has_clip_range && form.clip_high)
-    notes.push_back(fmt::format("--eps-clip-high: the loss {} has no clip range", loss));
-  if (o.loss.clip_c != 0 && o.loss.objective != PolicyObjective::clip)
-    notes.push_back(fmt::format("--eps-clip-c: the loss {} has no dual clip", loss));
 }
 
 void check_kl(recipes::RlOptions& o, std::vector<std::string>& notes) {

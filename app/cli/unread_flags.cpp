@@ -15,13 +15,38 @@ struct Reader {
   std::vector<std::string_view> flags;
 };
 
-std::vector<Reader> readers(const recipes::RlOptions& o) {
+// Rewards are divided by a standard deviation.
+bool divides_by_std(const recipes::RlOptions& o) {
+  using rl::Estimator;
+  const Estimator estimator = o.advantage.estimator;
+  return o.normalize_std &&
+         (estimator == Estimator::pass_at_k || (estimator == Estimator::grpo && o.normalize_rewards));
+}
+
+std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given) {
   using train::PolicyObjective;
   const auto loss = [&](PolicyObjective objective) { return o.loss.objective == objective; };
   const bool has_reference = o.use_kl_loss || o.kl_reward_coef != 0;
   const bool has_gate = o.need_spread || o.on_reward_failure == rl::RewardFailure::drop_group;
   const bool overlaps = !o.staleness.is_synchronous() || o.async.on;
+  const bool evaluates = o.eval_interval > 0 && !o.eval_sets.empty();
+  const auto is_given = [&](std::string_view flag) { return given.given(flag) != nullptr; };
   return {
+      {train::name_of(o.loss.objective).has_clip_range,
+       "a --policy-loss with a clip range",
+       {"--eps-clip", "--eps-clip-high"}},
+      {loss(PolicyObjective::clip), "--policy-loss vanilla, gspo or clip_cov", {"--eps-clip-c"}},
+      {divides_by_std(o), "rewards that are divided by their deviation", {"--advantage-eps", "--reward-std"}},
+      {is_given("--use-tis"), "--use-tis", {"--tis-clip", "--tis-clip-low"}},
+      {is_given("--importance-sampling-mode"),
+       "--importance-sampling-mode",
+       {"--importance-sampling-clip-max", "--importance-sampling-clip-min"}},
+      {is_given("--rollout-is"), "--rollout-is", {"--rollout-is-threshold"}},
+      {evaluates,
+       "--eval-interval and held-out sets",
+       {"--skip-eval-before-train", "--n-samples-per-eval-prompt", "--eval-max-response-len", "--eval-temperature",
+        "--eval-top-p", "--eval-top-k", "--eval-input-key", "--eval-min-new-tokens", "--eval-max-context-len",
+        "--eval-max-prompt-len", "--eval-label-key", "--eval-tool-key", "--eval-reward-key"}},
       {loss(PolicyObjective::sapo), "--policy-loss sapo", {"--sapo-tau-pos", "--sapo-tau-neg"}},
       {loss(PolicyObjective::dppo_tv) || loss(PolicyObjective::dppo_kl),
        "--policy-loss dppo_tv or dppo_kl",
@@ -55,7 +80,7 @@ std::vector<Reader> readers(const recipes::RlOptions& o) {
 }  // namespace
 
 void note_unread(const recipes::RlOptions& options, Classified& given) {
-  for (const Reader& reader : readers(options)) {
+  for (const Reader& reader : readers(options, given)) {
     if (reader.is_there) continue;
     for (const Occurrence& flag : given.used)
       for (const std::string_view unread : reader.flags)

@@ -22,6 +22,9 @@ void upload(void* to, const void* from_host, size_t bytes, Stream& stream) {
 }
 
 void download(void* to_host, const void* from, size_t bytes, Stream& stream) {
+  // A copy to pageable memory waits for all that was queued before it, and as long as it waits inside the driver other
+  // threads may not launch kernels: training and sampling would take turns. Waiting for the stream first keeps nobody.
+  stream.synchronize();
   move_bytes(to_host, from, bytes, stream);
   stream.synchronize();
 }

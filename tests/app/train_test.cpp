@@ -513,25 +513,42 @@ TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
                                [&](const std::string& note) { return note.starts_with(wanted); });
   };
   const char* const kFlowing = " --use-opd --opd-teacher-load T --distillation-loss-mode k3";
-  const std::pair<const char*, const char*> kReaders[] = {{"--sapo-tau-pos 2", " --policy-loss sapo"},
-                                                          {"--dppo-ratio-cap 3", " --policy-loss dppo_kl"},
-                                                          {"--dppo-mask-low 0.1", " --policy-loss prime"},
-                                                          {"--dro-beta 0.1", " --policy-loss dro"},
-                                                          {"--vespo-k-neg 2", " --policy-loss vespo"},
-                                                          {"--clip-cov-lb 0", " --policy-loss clip_cov"},
-                                                          {"--ppo-kl-coef 2", " --policy-loss kl_cov"},
-                                                          {"--opsm-delta 0.1", " --use-opsm"},
-                                                          {"--kl-loss-type k3", " --use-kl-loss"},
-                                                          {"--kl-horizon 5", " --kl-coef 0.1 --use-adaptive-kl"},
-                                                          {"--entropy-target 0.1", " --use-adaptive-entropy"},
-                                                          {"--max-filter-rounds 2", " --on-reward-failure drop-group"},
-                                                          {"--opd-kl-coef 2", " --use-opd --opd-teacher-load T"},
-                                                          {"--opd-type megatron", " --use-opd --opd-teacher-load T"},
-                                                          {"--distillation-loss-max-clamp 8", kFlowing},
-                                                          {"--sampling-multiprocessors 2", " --max-staleness 1"}};
+  const std::pair<const char*, const char*> kReaders[] = {
+      {"--sapo-tau-pos 2", " --policy-loss sapo"},
+      {"--dppo-ratio-cap 3", " --policy-loss dppo_kl"},
+      {"--dppo-mask-low 0.1", " --policy-loss prime"},
+      {"--dro-beta 0.1", " --policy-loss dro"},
+      {"--vespo-k-neg 2", " --policy-loss vespo"},
+      {"--clip-cov-lb 0", " --policy-loss clip_cov"},
+      {"--ppo-kl-coef 2", " --policy-loss kl_cov"},
+      {"--opsm-delta 0.1", " --use-opsm"},
+      {"--kl-loss-type k3", " --use-kl-loss"},
+      {"--kl-horizon 5", " --kl-coef 0.1 --use-adaptive-kl"},
+      {"--entropy-target 0.1", " --use-adaptive-entropy"},
+      {"--max-filter-rounds 2", " --on-reward-failure drop-group"},
+      {"--opd-kl-coef 2", " --use-opd --opd-teacher-load T"},
+      {"--opd-type megatron", " --use-opd --opd-teacher-load T"},
+      {"--distillation-loss-max-clamp 8", kFlowing},
+      {"--sampling-multiprocessors 2", " --max-staleness 1"},
+      {"--tis-clip 3", " --use-tis"},
+      {"--importance-sampling-clip-max 3", " --importance-sampling-mode token_mask"},
+      {"--rollout-is-threshold 3", " --rollout-is token"},
+      {"--eval-temperature 0", " --eval-prompt-data E --eval-interval 1"}};
   for (const auto& [flag, reader] : kReaders) {
     EXPECT_TRUE(is_noted(flag, "")) << flag;
     EXPECT_FALSE(is_noted(flag, reader)) << flag;
+  }
+  // What a run reads unless another flag says otherwise.
+  const std::pair<std::string, const char*> kDrops[] = {
+      {"--eps-clip 0.1", " --policy-loss dro"},
+      {"--eps-clip-high 0.3", " --policy-loss gpg"},
+      {"--eps-clip-c 3", " --policy-loss cispo"},
+      {"--advantage-eps 1e-4 --n-samples-per-prompt 4", " --scale-rewards none"},
+      {"--advantage-eps 1e-4 --n-samples-per-prompt 4", " --advantage-estimator rloo"},
+      {"--advantage-eps 1e-4 --n-samples-per-prompt 4", " --disable-rewards-normalization"}};
+  for (const auto& [flag, drops] : kDrops) {
+    EXPECT_FALSE(is_noted(flag, "")) << flag;
+    EXPECT_TRUE(is_noted(flag, drops)) << flag << drops;
   }
 }
 

@@ -353,5 +353,35 @@ TEST_F(SlowRewards, AGroupThatWasGradedForLongIsTooOld) {
   EXPECT_GT(metrics("run").back().at("async/stale_groups").get<int64_t>(), 0);
 }
 
+// A reward service that is gone after three rollouts stops the run, and the run goes on when it is back: the checkpoint
+// knows nothing of the rewards that were not given.
+TEST_F(SlowRewards, ARunThatAnUnknownRewardStoppedGoesOnWhenItIsMended) {
+  const std::string broken = (dir_.path() / "broken").string();
+  for (const std::string kind : {"by_rule", "ahead", "partial", "arriving"}) {
+    const std::string from = kind == "arriving" ? "12" : "3";  // groups are numbered there
+    const auto options = [&](const std::string& save) {
+      RlOptions o = kind == "partial" ? partial(save) : kind == "arriving" ? arriving(save) : rl(save);
+      if (kind == "ahead") o.staleness.max_staleness = 1;
+      o.num_rollout = 5;
+      o.checks.equal_logprobs = true;
+      o.on_reward_failure = rl::RewardFailure::stop;
+      grade_by(o,
+               "reward = None if sample['rollout'] >= " + from + " and os.path.exists('" + broken + "') else reward");
+      return o;
+    };
+    run_rl(options(kind + "_whole"), control_);
+    RlOptions stopped = options(kind);
+    dir_.write("broken", "");
+    testing::expect_error<DataError>([&] { run_rl(stopped, control_); }, {"reward is unknown"});
+    EXPECT_LT(metrics(kind).size(), 5u) << kind;
+    std::filesystem::remove(broken);
+    stopped.save.load = stopped.save.save;
+    run_rl(stopped, control_);
+    EXPECT_EQ(metrics(kind).size(), 5u) << kind;
+    if (kind == "arriving") continue;  // timing decides there
+    EXPECT_EQ(adapter_bytes(kind, 5), adapter_bytes(kind + "_whole", 5)) << kind;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

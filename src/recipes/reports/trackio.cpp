@@ -1,12 +1,13 @@
-// trackio's inbox: each line of metrics is a file of JSON Lines that is renamed into place, and that trackio imports
-// and removes. Records with a log_id that it has are passed over, so a resumed run may write a step again. Source:
-// trackio/fragments.py.
+// trackio's inbox: files of JSON Lines that are renamed into place, and that trackio imports and removes. There is at
+// most one a second, because making a file costs more than all else that a report does. Records with a log_id that
+// trackio has are passed over, so a resumed run may write a step again. Source: trackio/fragments.py.
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
-#include <fstream>
+#include <deque>
 
 #include "core/fs.h"
 #include "core/hash.h"
@@ -42,7 +43,32 @@ class Trackio : public Report {
         config_(run.facts.arguments),
         next_(run.resume_step * 8) {}
 
+  ~Trackio() override {
+    try {
+      write();
+    } catch (const Error&) {
+      // metrics.jsonl has the numbers.
+    }
+  }
+
   void add(int64_t step, const Scalars& scalars, double time) override {
+    lines_.push_back(line(step, scalars, time, std::exchange(config_, nullptr)));
+    if (time < next_time_) return;
+    next_time_ = time + kSecondsOfAFile;
+    write();
+  }
+
+  // Of a killed run the last second may be missing.
+  void recall(int64_t step, const Scalars& scalars, double time) override {
+    constexpr size_t kMaxLines = 256;
+    lines_.push_back(line(step, scalars, time, nullptr));
+    if (lines_.size() > kMaxLines) lines_.pop_front();
+  }
+
+ private:
+  static constexpr double kSecondsOfAFile = 1;
+
+  std::string line(int64_t step, const Scalars& scalars, double time, OrderedJson config) const {
     OrderedJson metrics = OrderedJson::object();
     for (const auto& [name, value] : scalars) metrics[name] = number_json(value);
     Sha256 hash;
@@ -55,22 +81,35 @@ class Trackio : public Report {
                              {"metrics", std::move(metrics)},
                              {"step", step},
                              {"timestamp", utc_text(time)},
-                             {"config", std::exchange(config_, nullptr)},
+                             {"config", std::move(config)},
                              {"log_id", hash.hex().substr(0, 32)}};
-    fs::Path file = directory_ / fmt::format("{:08}.jsonl", next_++);
-    while (fs::exists(file)) file = directory_ / fmt::format("{:08}.jsonl", next_++);
-    write(file, json_text(record) + "\n");
+    return json_text(record) + "\n";
   }
 
- private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  using File = std::unique_ptr<std::FILE, Close>;
+
   // Whole under its name, so that trackio never imports a part. Not synced: metrics.jsonl has the same numbers, and a
   // wait for the disk at each step would cost more than all other reports.
-  void write(const fs::Path& file, const std::string& line) const {
+  void write() {
+    if (lines_.empty()) return;
+    std::string text;
+    for (const std::string& line : std::exchange(lines_, {})) text += line;
+    fs::Path file = directory_ / fmt::format("{:08}.jsonl", next_++);
+    while (fs::exists(file)) file = directory_ / fmt::format("{:08}.jsonl", next_++);
     const fs::Path unfinished = directory_ / "unfinished";
+    const auto opened = [&] { return File(std::fopen(unfinished.c_str(), "w")); };
     std::error_code error;
-    std::filesystem::create_directories(directory_, error);
-    if (!error && !(std::ofstream(unfinished, std::ios::trunc) << line).flush())
-      error = std::error_code(errno, std::generic_category());
+    File out = opened();
+    if (!out && errno == ENOENT) {
+      std::filesystem::create_directories(directory_, error);
+      out = opened();
+    }
+    const bool written =
+        out && std::fwrite(text.data(), 1, text.size(), out.get()) == text.size() && std::fflush(out.get()) == 0;
+    if (!error && !written) error = std::error_code(errno, std::generic_category());
     if (!error) std::filesystem::rename(unfinished, file, error);
     if (!error) return;
     std::error_code ignored;  // trackio removes the directory when it is empty
@@ -81,7 +120,9 @@ class Trackio : public Report {
 
   const fs::Path directory_;  // of this writer, which trackio removes when it is empty
   const std::string project_, id_, name_;
-  OrderedJson config_;  // with the first record
+  OrderedJson config_;             // with the first record
+  std::deque<std::string> lines_;  // that are not written
+  double next_time_ = 0;           // of a file
   int64_t next_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "core/json.h"
 
@@ -11,6 +12,7 @@ namespace lockstep::recipes {
 namespace {
 
 constexpr size_t kNumberChars = 32;
+constexpr size_t kTokenChars = 64;  // of a line, for each token; more is allowed
 
 void separate(std::string& out) {
   if (out.back() != '{') out += ',';
@@ -51,14 +53,22 @@ void append_number(std::string& out, std::string_view key, int64_t number) {
   append_integer(out, number);
 }
 
-void append_list(std::string& out, std::string_view key, size_t size, const auto& append) {
-  append_key(out, key);
+void append_list(std::string& out, size_t size, const auto& append) {
   out += '[';
   for (size_t i = 0; i < size; ++i) {
     if (i > 0) out += ',';
     append(i);
   }
   out += ']';
+}
+
+void append_list(std::string& out, std::string_view key, size_t size, const auto& append) {
+  append_key(out, key);
+  append_list(out, size, append);
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 void append_ids(std::string& out, std::string_view key, std::span<const int32_t> ids) {
@@ -121,6 +131,7 @@ std::string sample_line(int64_t step, const rl::Trajectory& trajectory, const Tr
   const std::span<const int32_t> tokens(trajectory.tokens);
   const auto add_float = [](std::string& out, float value) { append_exact_float(out, value); };
   std::string out = "{";
+  out.reserve(kTokenChars * trajectory.tokens.size() + trajectory.response.size());
   append_number(out, "step", step);
   append_number(out, "group", trajectory.group);
   append_number(out, "index", trajectory.index);
@@ -161,10 +172,22 @@ std::string sample_line(int64_t step, const rl::Trajectory& trajectory, const Tr
                                                                        : std::span(values).subspan(begin - 1, size);
   };
   append_one_or_all<float>(out, "advantage", of_rows(rows.advantages), [&](float value) { add_float(out, value); });
+  const std::span<const float> sampled = of_response(trajectory.sampled_logprobs);
+  size_t sampled_begin = 0, sampled_end = 0;  // their text
   const auto add_floats = [&](const char* key, std::span<const float> values) {
-    if (!values.empty()) append_list(out, key, values.size(), [&](size_t i) { add_float(out, values[i]); });
+    if (values.empty()) return;
+    append_key(out, key);
+    if (sampled_end > 0 && same_bits(values, sampled))  // as they mostly are on policy; numbers are slow to print
+      out.append(out, sampled_begin, sampled_end - sampled_begin);
+    else
+      append_list(out, values.size(), [&](size_t i) { add_float(out, values[i]); });
   };
-  add_floats("sampled_logprobs", of_response(trajectory.sampled_logprobs));
+  if (!sampled.empty()) {
+    append_key(out, "sampled_logprobs");
+    sampled_begin = out.size();
+    append_list(out, size, [&](size_t i) { add_float(out, sampled[i]); });
+    sampled_end = out.size();
+  }
   add_floats("policy_logprobs", of_rows(rows.policy_logprobs));
   add_floats("ref_logprobs", of_rows(rows.ref_logprobs));
   add_floats("train_logprobs", of_rows(rows.train_logprobs));

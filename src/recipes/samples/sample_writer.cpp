@@ -8,7 +8,6 @@
 #include <set>
 
 #include "core/error.h"
-#include "data/compression.h"
 
 namespace lockstep::recipes {
 
@@ -129,7 +128,7 @@ void SampleWriter::write(std::vector<Group> groups) {
   std::string lines;
   for (Group& group : groups) {
     begin_piece();
-    const std::string frame = data::compress_zstd(group.lines);
+    const std::string frame = compressor_.frame(group.lines);
     group.entry.piece = piece_;
     group.entry.offset = piece_bytes_;
     group.entry.bytes = static_cast<int64_t>(frame.size());

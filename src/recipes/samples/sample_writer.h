@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/compression.h"
 #include "recipes/samples/sample_index.h"
 
 namespace lockstep::recipes {
@@ -47,6 +48,7 @@ class SampleWriter {
   std::vector<SampleGroup> groups_;  // that stay, in order
   int64_t samples_ = 0;              // in them
   int64_t piece_ = 0, piece_bytes_ = 0, piece_samples_ = 0;
+  data::ZstdCompressor compressor_;
   bool open_ = false;
   File file_, index_;
 };
