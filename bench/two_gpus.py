@@ -134,7 +134,7 @@ def require_same(name, a, b):
 
 def seconds(lines, keys):
     """Of each step but the first."""
-    return [sum(line[key] for key in keys) / 1000 for line in lines[1:]]
+    return [round(sum(line[key] for key in keys) / 1000, 5) for line in lines[1:]]
 
 
 def in_turn(bench, name, alone, two, keys, same=True):

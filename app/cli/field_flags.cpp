@@ -65,6 +65,7 @@ constexpr FieldFlag kFields[] = {
     {"RlOptions::partial", "--partial-rollout"},
     {"RlOptions::on_reward_failure", "--on-reward-failure"},
     {"RlOptions::distillation", "--opd-log-prob-top-k"},
+    {"RlOptions::staleness", "--max-staleness"},
     {"RlOptions::teacher_servers", "--opd-teacher-urls"},
     {"PolicyLoss::distill", "--distillation-loss-mode"},
     {"RlOptions::rollout_batch_size", "--rollout-batch-size"},

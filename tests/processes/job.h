@@ -83,6 +83,7 @@ class Job : public ::testing::Test {
         ranks == 0 ? fmt::format("exec {} {}", LOCKSTEP_BINARY, arguments)
                    : fmt::format("exec {} launch -n {} {} {}", LOCKSTEP_BINARY, ranks, launch_options, arguments);
     const std::string out = (dir_ / "out").string(), err = (dir_ / "err").string();
+    std::fflush(nullptr);  // else the child prints what is buffered, too
     launcher_ = ::fork();
     if (launcher_ != 0) return launcher_;
     ::setpgid(0, 0);

@@ -1,6 +1,7 @@
 #include "parallel/tcp/hello.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/json.h"
 #include "parallel/tcp/open_call.h"
@@ -14,22 +15,22 @@ constexpr int kProtocol = 2;  // raised when what follows "build" and "rank" cha
 constexpr const char* kWhere = "hello of another rank";
 
 // Before protocol 2 the build was the first field of the identity.
-std::string build_in(const Json& json) {
+std::optional<std::string> build_in(const Json& json) {
   if (json.is_object() && json.contains("build") && json["build"].is_string()) return json["build"].get<std::string>();
   if (json.is_object() && json.contains("identity") && json["identity"].is_array())
     for (const Json& field : json["identity"])
       if (field.is_array() && field.size() == 2 && field[0] == "build" && field[1].is_string())
         return field[1].get<std::string>();
-  return {};
+  return std::nullopt;
 }
 
 void require_same_build(const Json& json, const Hello& ours, const std::string& from) {
-  const std::string build = build_in(json);
-  if (!build.empty() && build == ours.build) return;
+  const std::optional<std::string> build = build_in(json);
+  if (build == ours.build) return;
   const bool named = json.is_object() && json.contains("rank") && json["rank"].is_number_integer();
   throw ConfigError({.what = "the ranks of a job are of different builds",
                      .where = (named ? "rank " + json_text(json["rank"]) : std::string("a rank")) + " at " + from,
-                     .got = build.empty() ? "a build that does not say which it is" : "build " + build,
+                     .got = build ? "build " + *build : "a build that does not say which it is",
                      .wanted = "build " + ours.build + ", as rank " + std::to_string(ours.rank),
                      .attempt = "start all ranks with the same program"});
 }
