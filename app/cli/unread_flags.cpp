@@ -29,7 +29,8 @@ std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given
   const bool has_reference = o.use_kl_loss || o.kl_reward_coef != 0;
   const bool has_gate = o.need_spread || o.on_reward_failure == rl::RewardFailure::drop_group;
   const bool overlaps = !o.staleness.is_synchronous() || o.async.on;
-  const bool evaluates = o.eval_interval > 0 && !o.eval_sets.empty();
+  // --debug-train-only says itself that nothing is evaluated.
+  const bool evaluates = o.debug.train_only || (o.eval_interval > 0 && !o.eval_sets.empty());
   const auto is_given = [&](std::string_view flag) { return given.given(flag) != nullptr; };
   return {
       {train::name_of(o.loss.objective).has_clip_range,

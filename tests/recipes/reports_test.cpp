@@ -168,6 +168,12 @@ TEST_F(ReportsTest, TrackioFragmentsAreFarApart) {
   EXPECT_EQ(count(), 3u);
 }
 
+TEST_F(ReportsTest, TrackioFragmentsGoOnWhenTheClockIsSetBack) {
+  auto reports = make({.trackio = true}, 0, 1);
+  for (const double time : {7200.0, 3600.0, 3600.5}) reports[0]->add(1, {{"reward", 0.5}}, time);
+  EXPECT_EQ(files_below(dir_.path() / "trackio").size(), 2u);
+}
+
 TEST_F(ReportsTest, EventFilesHaveAFileOfTheResumedRunThatVoidsWhatIsBeyond) {
   make({.tensorboard = true}, 0)[0]->add(1, {{"reward", 0.5}}, 1001);
   make({.tensorboard = true}, 4, 3000)[0]->add(5, {{"reward", 0.75}}, 3001);

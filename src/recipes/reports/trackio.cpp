@@ -53,12 +53,14 @@ class Trackio : public Report {
 
   void add(int64_t step, const Scalars& scalars, double time) override {
     lines_.push_back(line(step, scalars, time, std::exchange(config_, nullptr)));
-    if (time < next_time_) return;
+    const bool clock_went_back = time < next_time_ - kSecondsOfAFile;
+    if (time < next_time_ && !clock_went_back) return;
     next_time_ = time + kSecondsOfAFile;
     write();
   }
 
-  // Of a killed run the last second may be missing.
+  // What a killed run may not have written, because it came within a second of its last file. The time is that of now:
+  // metrics.jsonl has none.
   void recall(int64_t step, const Scalars& scalars, double time) override {
     constexpr size_t kMaxLines = 256;
     lines_.push_back(line(step, scalars, time, nullptr));
@@ -86,10 +88,16 @@ class Trackio : public Report {
     return json_text(record) + "\n";
   }
 
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  using File = std::unique_ptr<std::FILE, Close>;
+  // Closed when it returns, because a file of another host's disk may arrive only then. False: errno says why not.
+  static bool written(const fs::Path& path, std::string_view text) {
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    if (file == nullptr) return false;
+    const bool all = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    const int why = errno;
+    const bool closed = std::fclose(file) == 0;
+    if (!all) errno = why;
+    return all && closed;
+  }
 
   // Whole under its name, so that trackio never imports a part. Not synced: metrics.jsonl has the same numbers, and a
   // wait for the disk at each step would cost more than all other reports.
@@ -100,16 +108,13 @@ class Trackio : public Report {
     fs::Path file = directory_ / fmt::format("{:08}.jsonl", next_++);
     while (fs::exists(file)) file = directory_ / fmt::format("{:08}.jsonl", next_++);
     const fs::Path unfinished = directory_ / "unfinished";
-    const auto opened = [&] { return File(std::fopen(unfinished.c_str(), "w")); };
     std::error_code error;
-    File out = opened();
-    if (!out && errno == ENOENT) {
+    bool is_there = written(unfinished, text);
+    if (!is_there && errno == ENOENT) {
       std::filesystem::create_directories(directory_, error);
-      out = opened();
+      is_there = !error && written(unfinished, text);
     }
-    const bool written =
-        out && std::fwrite(text.data(), 1, text.size(), out.get()) == text.size() && std::fflush(out.get()) == 0;
-    if (!error && !written) error = std::error_code(errno, std::generic_category());
+    if (!error && !is_there) error = std::error_code(errno, std::generic_category());
     if (!error) std::filesystem::rename(unfinished, file, error);
     if (!error) return;
     std::error_code ignored;  // trackio removes the directory when it is empty
