@@ -47,6 +47,17 @@ TEST(Ranks, Pairs) {
     expect_no_rank_shows({.samples = 2 * pairs}, DpoLoss{.beta = 0.5f}, std::to_string(pairs) + " pairs");
 }
 
+TEST(Ranks, ValuesOfACritic) {
+  for (const Way& way : {Way{.samples = 7}, Way{.dropout = 0.25f}, Way{.per_token = true, .samples = 9},
+                         Way{.per_token = true, .samples = 1, .clip_grad = 1e-3}})
+    expect_no_rank_shows(way, ValueLoss{.clip = 0.1f}, std::to_string(way.samples) + " samples of a critic");
+  EXPECT_GT(train({}, ValueLoss{.clip = 0.1f}).reports[0].metrics.clip_fraction, 0) << "nothing is clipped";
+}
+
+TEST(Ranks, PairsWithDropoutAndClipping) {
+  expect_no_rank_shows({.dropout = 0.25f, .samples = 14, .clip_grad = 1e-3}, DpoLoss{.beta = 0.5f}, "7 pairs");
+}
+
 // Ranks cut their samples into calls and micro-batches of their own, with more threads, and recompute.
 TEST(Ranks, WithOtherSplits) {
   const Outcome base = train({.dropout = 0.25f, .samples = 24}, full_policy_loss());
@@ -64,6 +75,8 @@ TEST(Ranks, SixteenLanesOnSixteenRanks) {
   const Outcome base = train(way, full_policy_loss());
   EXPECT_FALSE(same_bits(base.weights, train({.samples = 24}, full_policy_loss()).weights)) << "lanes decide bits";
   for (const int ranks : {2, 16}) expect_same(base, train_on(ranks, way, full_policy_loss()), "16 lanes");
+  const Outcome pairs = train(way, DpoLoss{.beta = 0.5f});
+  for (const int ranks : {1, 2, 16}) expect_same(pairs, train_on(ranks, way, DpoLoss{.beta = 0.5f}), "16 lanes, pairs");
 }
 
 class RanksTest : public ::testing::Test {
