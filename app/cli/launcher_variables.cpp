@@ -125,7 +125,11 @@ void find_master(Launched& launched, const Variables& variables) {
     throw ConfigError({.what = "it is not known on which host rank 0 is",
                        .where = launched.launcher,
                        .attempt = "MASTER_ADDR and MASTER_PORT (mpirun -x MASTER_ADDR -x MASTER_PORT)"});
-  if (const auto port = number_in(variables, "MASTER_PORT", 65535))
+  const std::optional<int64_t> port = number_in(variables, "MASTER_PORT", 65535);
+  // torchrun's agent itself listens there; the number still tells its jobs apart.
+  const bool is_taken = port && variables("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (is_taken) launch.job += ":" + std::to_string(*port);
+  if (port && !is_taken)
     launch.port = static_cast<uint16_t>(*port);
   else if (!launch.job.empty())
     launch.port = port_of_job(launch.job);
