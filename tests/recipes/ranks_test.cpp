@@ -141,8 +141,11 @@ TEST_F(Ranks, BalancedLanesHaveTheSameBitsOnAnyNumberAndAreASettingOfTheRun) {
     for (const int size : {2, 8}) {
       const SftOptions on_ranks = options(fmt::format("ranks{}", size));
       run_well_on(size, on_ranks, run_sft);
-      expect_same(fs::Path(on_ranks.save.save).filename().string(), alone, last);
+      const std::string save = fs::Path(on_ranks.save.save).filename().string();
+      expect_same(save, alone, last);
+      for (const Json& line : metrics(save)) EXPECT_GE(line.at("rank_imbalance").get<double>(), 1);
     }
+    EXPECT_FALSE(metrics(alone)[0].contains("rank_imbalance"));
     SftOptions other = options("alone");
     other.save.load = other.save.save;
     other.training.balance = train::Balance::none;

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "train/rank_load.h"
 #include "ways.h"
 
 namespace lockstep::train {
@@ -212,6 +213,26 @@ TEST_F(RanksTest, ACheckpointGoesOnWithAnyNumberOfRanks) {
     first += 2;
   }
   EXPECT_TRUE(same_bits(saved.weights, wanted));
+}
+
+TEST_F(RanksTest, TheLoadOfStepsIsThatOfTheLongestRankOverTheMean) {
+  std::vector<Datum> batch = make_batch(4, 1);
+  for (size_t i = 0; i < batch.size(); ++i) batch[i].tokens.resize(i == 0 ? 10 : 2);
+  on_trainers(1, [&](Trainer& trainer, Group&) {
+    RankLoad load;
+    load.add(trainer, batch, 1, 1);
+    EXPECT_EQ(load.imbalance(), std::nullopt) << "nobody waits for one rank";
+    load.add(trainer, batch, 1, 2);
+    EXPECT_EQ(load.imbalance(), (10 + 2) / 8.0);
+    load.add(trainer, batch, 2, 8);  // two pairs: most ranks have none
+    EXPECT_EQ(load.imbalance(), (12 + 12) / (8 + 2.0));
+  });
+  on_trainers(1, {.balance = Balance::tokens}, [&](Trainer& trainer, Group&) {
+    RankLoad load;
+    std::ranges::swap(batch[0], batch[3]);
+    load.add(trainer, batch, 1, 4);
+    EXPECT_EQ(load.imbalance(), 10 / 4.0);
+  });
 }
 
 // ---- errors: every rank throws the same, and nothing has changed
