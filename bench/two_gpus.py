@@ -117,10 +117,10 @@ class Bench:
 
 
 def contents(save):
-    """What has to be the same bytes, and what metrics.jsonl says but for times and memory."""
+    """What has to be the same bytes, and what metrics.jsonl says but for times, memory and how evenly ranks share the work."""
     last = max(save.glob("iter_*"))
     lines = [json.loads(line) for line in (save / "metrics.jsonl").read_text().splitlines()]
-    shared = [{key: line[key] for key in line if not key.endswith(("_ms", "_per_s", "_bytes"))} for line in lines]
+    shared = [{key: line[key] for key in line if not key.endswith(("_ms", "_per_s", "_bytes", "rank_imbalance"))} for line in lines]
     return [(last / name).read_bytes() for name in FILES], shared
 
 

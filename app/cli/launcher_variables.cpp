@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "cli/flags.h"
@@ -14,7 +15,11 @@ namespace {
 
 struct Launcher {
   const char *name, *rank, *size, *local_rank, *local_size, *job;
+  const char* step = nullptr;  // where a job starts its ranks several times
 };
+
+constexpr int64_t kMost = 1 << 20;  // of ranks, hosts and file descriptors
+constexpr const char* kTasksOfHosts = "SLURM_STEP_TASKS_PER_NODE";
 
 constexpr Launcher kLaunchers[] = {
     {"RANK and WORLD_SIZE (lockstep launch, torchrun)", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
@@ -23,15 +28,52 @@ constexpr Launcher kLaunchers[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
     {"PMI_RANK (mpiexec)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_JOBID"},
     // SLURM_PROCID alone stands in batch scripts, too.
-    {"SLURM_PROCID (srun)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
-     "SLURM_JOB_ID"},
+    {"SLURM_PROCID (srun)", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", kTasksOfHosts, "SLURM_JOB_ID",
+     "SLURM_STEP_ID"},
 };
 
 std::optional<int64_t> number_in(const Variables& variables, const char* name, int64_t most) {
   const std::optional<std::string> text = variables(name);
   if (!text) return std::nullopt;
-  // Slurm writes "4(x2)" for 4 tasks on each of 2 hosts.
-  return parse_integer(std::string("environment variable ") + name, text->substr(0, text->find('(')), 0, most);
+  return parse_integer(std::string("environment variable ") + name, *text, 0, most);
+}
+
+// The number of this host in a list such as "2(x3),1": 2 tasks on each of the first three hosts, 1 on the fourth.
+int64_t tasks_of_this_host(const std::string& list, const Variables& variables) {
+  const std::string where = std::string("environment variable ") + kTasksOfHosts;
+  const std::optional<int64_t> host = number_in(variables, "SLURM_NODEID", kMost);
+  int64_t hosts = 0;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string entry = list.substr(begin, end - begin);
+    const size_t times = entry.find("(x");
+    const int64_t tasks = parse_integer(where, entry.substr(0, times), 1, kMost);
+    if (times != std::string::npos && !entry.ends_with(')')) break;
+    hosts += times == std::string::npos
+                 ? 1
+                 : parse_integer(where, entry.substr(times + 2, entry.size() - times - 3), 1, kMost);
+    const bool is_all = begin == 0 && end == list.size();  // every host has the same number
+    if (host ? *host < hosts : is_all) return tasks;
+    begin = end + 1;
+  }
+  throw ConfigError({.what = "it is not known how many ranks are on this host",
+                     .where = where,
+                     .got = fmt::format("{} for host {}", list, host ? std::to_string(*host) : "unknown"),
+                     .wanted = "numbers for all hosts, such as 2(x3),1, and SLURM_NODEID below their count"});
+}
+
+int64_t ranks_of_this_host(const Launcher& launcher, const Variables& variables, int64_t size) {
+  if (launcher.local_size == kTasksOfHosts) {
+    const std::optional<std::string> list = variables(kTasksOfHosts);
+    return list ? tasks_of_this_host(*list, variables) : size;
+  }
+  return number_in(variables, launcher.local_size, kMost).value_or(size);
+}
+
+std::string job_of(const Launcher& launcher, const Variables& variables) {
+  const std::string job = variables(launcher.job).value_or("");
+  const std::optional<std::string> step = launcher.step == nullptr ? std::nullopt : variables(launcher.step);
+  return step ? job + "." + *step : job;
 }
 
 // The first name of a list such as "node[03-05,09],other".
@@ -43,14 +85,14 @@ std::string first_host(const std::string& list) {
 }
 
 std::optional<Launched> read_launcher(const Launcher& launcher, const Variables& variables) {
-  const auto rank = number_in(variables, launcher.rank, 1 << 20), size = number_in(variables, launcher.size, 1 << 20);
+  const auto rank = number_in(variables, launcher.rank, kMost), size = number_in(variables, launcher.size, kMost);
   if (!rank || !size || *size < 2) return std::nullopt;
   Launched launched{.launch = {.rank = static_cast<int>(*rank), .size = static_cast<int>(*size)},
                     .launcher = launcher.name,
                     .secret = {}};
-  launched.launch.local_rank = static_cast<int>(number_in(variables, launcher.local_rank, 1 << 20).value_or(*rank));
-  launched.launch.local_size = static_cast<int>(number_in(variables, launcher.local_size, 1 << 20).value_or(*size));
-  launched.launch.job = variables(launcher.job).value_or("");
+  launched.launch.local_rank = static_cast<int>(number_in(variables, launcher.local_rank, kMost).value_or(*rank));
+  launched.launch.local_size = static_cast<int>(ranks_of_this_host(launcher, variables, *size));
+  launched.launch.job = job_of(launcher, variables);
   return launched;
 }
 
@@ -83,7 +125,11 @@ void find_master(Launched& launched, const Variables& variables) {
     throw ConfigError({.what = "it is not known on which host rank 0 is",
                        .where = launched.launcher,
                        .attempt = "MASTER_ADDR and MASTER_PORT (mpirun -x MASTER_ADDR -x MASTER_PORT)"});
-  if (const auto port = number_in(variables, "MASTER_PORT", 65535))
+  const std::optional<int64_t> port = number_in(variables, "MASTER_PORT", 65535);
+  // torchrun's agent itself listens there; the number still tells its jobs apart.
+  const bool is_taken = port && variables("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (is_taken) launch.job += ":" + std::to_string(*port);
+  if (port && !is_taken)
     launch.port = static_cast<uint16_t>(*port);
   else if (!launch.job.empty())
     launch.port = port_of_job(launch.job);
@@ -94,9 +140,9 @@ void find_master(Launched& launched, const Variables& variables) {
 }
 
 void read_pipe(Launched& launched, const Variables& variables) {
-  if (const auto fd = number_in(variables, "LOCKSTEP_LISTEN_FD", 1 << 20); fd && launched.launch.rank == 0)
+  if (const auto fd = number_in(variables, "LOCKSTEP_LISTEN_FD", kMost); fd && launched.launch.rank == 0)
     launched.launch.listen_fd = static_cast<int>(*fd);
-  const auto fd = number_in(variables, "LOCKSTEP_SECRET_FD", 1 << 20);
+  const auto fd = number_in(variables, "LOCKSTEP_SECRET_FD", kMost);
   if (!fd) return;
   // What was written before this process began is there at once; what another program has taken never comes.
   ::fcntl(static_cast<int>(*fd), F_SETFL, O_NONBLOCK);

@@ -23,8 +23,8 @@ struct Launched {
 // The variables of lockstep launch and torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
 // MASTER_PORT), Open MPI (OMPI_COMM_WORLD_*), MPICH (PMI_*) or Slurm (SLURM_PROCID in a step of several tasks); nothing
 // if there are none, or only one rank. Where no MASTER_ADDR is given: Slurm's first host, or this one if all ranks are
-// here. Where no MASTER_PORT is given: one made of the job's number. ConfigError: two launchers disagree, a value is no
-// number, or where rank 0 is cannot be told.
+// here. Where no MASTER_PORT is given, or torchrun itself listens there: one made of the job's number (Slurm: and the
+// step's). ConfigError: two launchers disagree, a value is no number, or where rank 0 is cannot be told.
 std::optional<Launched> launched_by(const Variables& variables);
 
 }  // namespace lockstep::cli

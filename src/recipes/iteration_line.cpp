@@ -23,6 +23,7 @@ OrderedJson iteration_line(const RlOptions& options, const IterationFacts& facts
   if (options.use_kl_loss) line["kl_loss"] = of_actor(trained, trained.reference_kl);
   if (options.loss.sequence_mask.on) line["opsm_clipfrac"] = of_actor(trained, trained.sequence_mask);
   if (facts.abandoned_steps > 0) line["abandoned_steps"] = facts.abandoned_steps;
+  if (const auto imbalance = trained.rank_load.imbalance()) line["rank_imbalance"] = *imbalance;
   add_rollout_metrics(line, sampled.rollout.trajectories, facts.version);
   return line;
 }

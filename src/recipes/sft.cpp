@@ -21,6 +21,7 @@
 #include "recipes/supervised_loss.h"
 #include "recipes/training_rows.h"
 #include "recipes/training_run.h"
+#include "train/rank_load.h"
 
 namespace lockstep::recipes {
 
@@ -171,6 +172,9 @@ class SftRun {
                         {"tokens", report.tokens},
                         {"train_ms", watch.ms()},
                         {"tokens_per_s", speed_}};
+    train::RankLoad load;
+    load.add(run_.trainer(), datums, train::datums_per_term(loss), group_.size());
+    if (const auto imbalance = load.imbalance()) line["rank_imbalance"] = *imbalance;
     add_memory(line, stream_);
     if (pairs()) add_rewards(line, report.metrics, 1);
     if (const auto* kto = std::get_if<train::KtoLoss>(&loss)) {

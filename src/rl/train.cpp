@@ -188,6 +188,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
       continue;
     }
     add_step(report, *taken, steps);
+    report.rank_load.add(parts.actor, whole, 1, parts.group == nullptr ? 1 : parts.group->size());
     // Only the first batch is trained by the version that sampled it.
     if (step > 0 || plan.dropout || plan.version_of) continue;
     report.logprob_diff = taken->metrics.logprob_diff;

@@ -11,6 +11,7 @@
 #include "rl/step_batches.h"
 #include "rl/train_observer.h"
 #include "rl/version_logprobs.h"
+#include "train/rank_load.h"
 #include "train/schedule.h"
 
 namespace lockstep::rl {
@@ -49,6 +50,7 @@ struct TrainReport {
   double ratio = 0, sequence_mask = 0;          // the same (train::Metrics)
   std::optional<double> logprob_diff = {};      // mean |trainer - sampler| of the first step, weighted as its loss
   std::optional<double> logprob_diff_max = {};  // and the largest; neither where it was not measured
+  train::RankLoad rank_load = {};               // of the actor's steps
   int64_t skipped_steps = 0;                    // of batches of which no reward is known
   Mismatch mismatch = {};                       // of the sampler's log-probs, before the first step
   std::optional<double> teacher_kl = {};        // mean of policy - teacher log-probs, where there is a teacher

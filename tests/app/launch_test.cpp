@@ -5,6 +5,7 @@
 #include <map>
 
 #include "app/arguments.h"
+#include "cli/job.h"
 #include "cli/launcher_variables.h"
 #include "cli/parse.h"
 
@@ -71,6 +72,62 @@ TEST(LauncherVariables, EveryLauncherIsUnderstood) {
             "a");
 }
 
+std::map<std::string, std::string> slurm_step(const std::string& tasks, const std::string& size) {
+  return {{"SLURM_PROCID", "0"},          {"SLURM_STEP_NUM_TASKS", size},
+          {"SLURM_LOCALID", "0"},         {"SLURM_STEP_TASKS_PER_NODE", tasks},
+          {"SLURM_STEP_NODELIST", "a,b"}, {"SLURM_JOB_ID", "77"}};
+}
+
+TEST(LauncherVariables, HostsOfAStepMayHaveDifferentNumbersOfTasks) {
+  const auto local_sizes = [](const std::string& tasks, const std::string& size, int hosts) {
+    std::vector<int> sizes;
+    for (int host = 0; host < hosts; ++host) {
+      auto variables = slurm_step(tasks, size);
+      variables["SLURM_NODEID"] = std::to_string(host);
+      sizes.push_back(launch_in(variables).local_size);
+    }
+    return sizes;
+  };
+  EXPECT_EQ(local_sizes("3,1", "4", 2), (std::vector{3, 1}));
+  EXPECT_EQ(local_sizes("2,1", "3", 2), (std::vector{2, 1}));
+  EXPECT_EQ(local_sizes("2(x2),1", "5", 3), (std::vector{2, 2, 1}));
+  EXPECT_EQ(local_sizes("1,3(x2),4", "11", 4), (std::vector{1, 3, 3, 4}));
+  EXPECT_EQ(local_sizes("8(x64)", "512", 64), std::vector(64, 8));
+  EXPECT_EQ(launch_in(slurm_step("4(x2)", "8")).local_size, 4) << "whichever host this is";
+  for (const char* tasks : {"3,1", "2(x2),1", "4(2)", "4(x2", "4(x)", "4,", ",4", "", "0"})
+    EXPECT_THROW(launched_by(given(slurm_step(tasks, "4"))), ConfigError) << tasks;
+  auto beyond = slurm_step("3,1", "4");
+  beyond["SLURM_NODEID"] = "2";
+  EXPECT_THROW(launched_by(given(beyond)), ConfigError);
+}
+
+TEST(LauncherVariables, StepsOfOneJobMeetAtDifferentPorts) {
+  const auto launch = [](const std::string& step) {
+    auto variables = slurm_step("1(x2)", "2");
+    variables["SLURM_STEP_ID"] = step;
+    return launch_in(variables);
+  };
+  EXPECT_NE(launch("0").port, launch("1").port);
+  EXPECT_NE(launch("0").job, launch("1").job);
+  EXPECT_EQ(launch("0").port, launch("0").port);
+}
+
+TEST(LauncherVariables, RanksDoNotMeetWhereTorchrunItselfListens) {
+  const auto launch = [](const char* rank, const char* port) {
+    return launch_in({{"RANK", rank},
+                      {"WORLD_SIZE", "2"},
+                      {"LOCAL_WORLD_SIZE", "2"},
+                      {"MASTER_ADDR", "localhost"},
+                      {"MASTER_PORT", port},
+                      {"TORCHELASTIC_RUN_ID", "none"},
+                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  };
+  EXPECT_NE(launch("0", "29500").port, 29500);
+  EXPECT_EQ(launch("0", "29500").port, launch("1", "29500").port);
+  EXPECT_EQ(launch("0", "29500").job, launch("1", "29500").job);
+  EXPECT_NE(launch("0", "29500").port, launch("0", "29501").port) << "of another job";
+}
+
 TEST(LauncherVariables, WhatCannotBeTrueIsRefused) {
   using Map = std::map<std::string, std::string>;
   for (const Map& values :
@@ -103,6 +160,43 @@ TEST(LauncherVariables, TheSecretComesThroughAPipe) {
                ConfigError);
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+// With the variables of a launcher that cannot hand a secret to other hosts, and without --job-secret-file.
+TEST(LauncherVariables, RanksOfSeveralHostsNeedTheSecretFile) {
+  using Map = std::map<std::string, std::string>;
+  const auto becomes_rank = [](const Map& values) {
+    const Console console;
+    std::ostringstream nowhere;
+    recipes::BaseOptions base{.device = "cpu"};
+    recipes::TrainingOptions training;
+    recipes::Control control{.out = &nowhere, .info = &nowhere};
+    try {
+      become_rank(launched_by(given(values)).value(), base, training, console, nowhere, control);
+      return std::string("nothing");
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+  };
+  const auto rank_of_two = [](const std::string& on_this_host, const std::string& master) {
+    return Map{{"RANK", "0"},
+               {"WORLD_SIZE", "2"},
+               {"LOCAL_WORLD_SIZE", on_this_host},
+               {"MASTER_ADDR", master},
+               {"MASTER_PORT", "29500"}};
+  };
+  const Map mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                   {"OMPI_COMM_WORLD_SIZE", "2"},
+                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                   {"MASTER_ADDR", "node0"},
+                   {"MASTER_PORT", "29500"}};
+  for (const Map& values : {rank_of_two("1", "node0"), rank_of_two("1", "127.0.0.1"), rank_of_two("2", "node0"), mpi,
+                            slurm_step("1(x2)", "2")}) {
+    const std::string error = becomes_rank(values);
+    EXPECT_NE(error.find("ranks on several hosts need the job's secret"), std::string::npos) << error;
+    EXPECT_NE(error.find("--job-secret-file"), std::string::npos) << error;
+  }
+  EXPECT_EQ(becomes_rank(rank_of_two("2", "127.0.0.1")), "nothing");
 }
 
 TEST(LaunchOptions, WhatFollowsIsTheCommandAsItStands) {

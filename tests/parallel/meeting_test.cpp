@@ -172,6 +172,45 @@ tcp::Frame next_frame(const tcp::Socket& socket) {
   return tcp::receive_frame(socket, tcp::kMemberBytes, tcp::Clock::now() + 1min);
 }
 
+// Without a secret file the master is a loopback address (app/cli/job.cpp), and only there somebody listens.
+TEST(Tcp, RankZeroOfOneHostIsHeardAtItsLoopbackAddressOnly) {
+  const auto until = [] { return tcp::Clock::now() + 1min; };
+  for (const char* master : {"127.0.0.1", "192.0.2.1"}) {
+    const uint16_t port = tcp::port_of(tcp::listen_on("127.0.0.1", 0));  // free again
+    Connection first = tcp_connection(0, 2, port);
+    first.launch.master = master;
+    std::string thrown;
+    std::thread zero([&] { thrown = thrown_by([&] { connect(first)->barrier(); }); });
+    EXPECT_TRUE(eventually([&] { return thrown_by([&] { tcp::dial("127.0.0.1", port, until()); }) == "nothing"; }));
+    // Another address of this host, at which a socket for all of them would answer.
+    const std::string at_other = thrown_by([&] { tcp::dial("127.0.0.2", port, tcp::Clock::now() + 300ms); });
+    if (master == std::string("127.0.0.1"))
+      EXPECT_NE(at_other.find(std::strerror(ECONNREFUSED)), std::string::npos) << at_other;
+    else
+      EXPECT_EQ(at_other, "nothing");
+    connect(tcp_connection(1, 2, port))->barrier();
+    zero.join();
+    EXPECT_EQ(thrown, "nothing");
+  }
+}
+
+TEST(Tcp, AHelloOfMoreThan4KiBIsReadByNobody) {
+  RankZero zero(2);
+  const auto hello_of = [](size_t size) { return R"({"build": "2", "later": ")" + std::string(size, 'x') + "\"}"; };
+  // Whoever knows the secret is told why it is refused, if what it says is short enough to be read.
+  EXPECT_EQ(next_frame(say(hello_of(3900), zero.port)).type, tcp::FrameType::refused);
+  for (const size_t size : {size_t{4096}, size_t{100'000}, size_t{1} << 20}) {
+    EXPECT_TRUE(starts_with(thrown_by([&] { next_frame(say(hello_of(size), zero.port)); }), "ResourceError 7: "))
+        << size << " bytes after the proof";
+    const tcp::Socket unproved = tcp::dial("127.0.0.1", zero.port, tcp::Clock::now() + 1min);
+    (void)tcp::send_some(unproved, tcp::encode(tcp::FrameType::hello, hello_of(size)));
+    EXPECT_TRUE(starts_with(thrown_by([&] { next_frame(unproved); }), "ResourceError 7: "))
+        << size << " bytes before the proof";
+  }
+  connect(tcp_connection(1, 2, zero.port))->barrier();
+  EXPECT_EQ(zero.result(), "nothing");
+}
+
 // Whatever else a later or an earlier build says, rank 0 names it, tells it, and goes on waiting for the others.
 TEST(Tcp, AnotherBuildIsRefusedByNameAndTheRunGoesOn) {
   RankZero zero(2);

@@ -19,6 +19,21 @@ using Change = std::function<void(int rank, Control& control)>;
 
 class RanksOfThreads : public Training {
  protected:
+  // Nine pairs, with a set held out.
+  SftOptions dpo(const std::string& save) {
+    std::string rows;
+    for (int i = 0; i < 9; ++i)
+      rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"chosen\": \"{}\", \"rejected\": \"{}\"}}\n", i, i + 1, 2 * i + 1,
+                          2 * i + 3);
+    SftOptions options = sft(save);
+    options.base.hf_checkpoint = kArith;
+    options.prompt_data = dir_.write("pairs.jsonl", rows).string();
+    options.loss = train::DpoLoss{.beta = 0.5f};
+    options.eval_sets = {{"held_out", options.prompt_data}};
+    options.eval_interval = 2;
+    return options;
+  }
+
   // What each rank threw: "nothing", or kind and message.
   template <class Options>
   std::vector<std::string> run_on(int size, const Options& options, void (*run)(const Options&, const Control&),

@@ -10,20 +10,6 @@ namespace {
 
 class Ranks : public RanksOfThreads {
  protected:
-  SftOptions dpo(const std::string& save) {
-    std::string rows;
-    for (int i = 0; i < 9; ++i)
-      rows += fmt::format("{{\"prompt\": \"{}+{}=\", \"chosen\": \"{}\", \"rejected\": \"{}\"}}\n", i, i + 1, 2 * i + 1,
-                          2 * i + 3);
-    SftOptions options = sft(save);
-    options.base.hf_checkpoint = kArith;
-    options.prompt_data = dir_.write("pairs.jsonl", rows).string();
-    options.loss = train::DpoLoss{.beta = 0.5f};
-    options.eval_sets = {{"held_out", options.prompt_data}};
-    options.eval_interval = 2;
-    return options;
-  }
-
   // A program that says how often it was asked so far: only if it is asked once can all ranks have the same rewards.
   static void grade_by_asking_when(RlOptions& options, const std::string& seen) {
     options.reward.choices = {{.kind = rl::RewardKind::command}};
@@ -93,33 +79,6 @@ TEST_F(Ranks, ReinforcementLearningHasTheSameBitsOnAnyNumber) {
   EXPECT_TRUE(has_logprobs);
 }
 
-TEST_F(Ranks, PpoHasTheSameBitsOnAnyNumber) {
-  const auto options = [&](const std::string& save) {
-    RlOptions o = rl(save);
-    o.num_rollout = 3;
-    o.n_samples = 2;
-    o.training.global_batch_size = 4;  // two steps a rollout
-    o.training.per_token_loss = true;
-    o.advantage = {.estimator = rl::Estimator::ppo, .lambda = 0.95};
-    o.critic.lr = 1e-2;
-    o.critic.warmup_steps = 1;
-    o.kl_reward_coef = 0.05;
-    return o;
-  };
-  const auto critic = [&](const std::string& save) {
-    return fs::read_file(dir_.path() / save / checkpoint::iteration_directory_name(3) / "policies" / "critic" /
-                         "adapter_model.safetensors");
-  };
-  run_rl(options("alone"), control_);
-  for (const int size : {2, 4, 8}) {
-    const std::string save = fmt::format("ranks{}", size);
-    run_well_on(size, options(save), run_rl);
-    expect_same(save, "alone", 3);
-    EXPECT_EQ(critic(save), critic("alone")) << size;
-    EXPECT_EQ(samples(save), samples("alone")) << size;
-  }
-}
-
 TEST_F(Ranks, DesirableRowsHaveTheSameBitsOnAnyNumber) {
   const auto options = [&](const std::string& save) {
     std::string rows;
@@ -182,8 +141,11 @@ TEST_F(Ranks, BalancedLanesHaveTheSameBitsOnAnyNumberAndAreASettingOfTheRun) {
     for (const int size : {2, 8}) {
       const SftOptions on_ranks = options(fmt::format("ranks{}", size));
       run_well_on(size, on_ranks, run_sft);
-      expect_same(fs::Path(on_ranks.save.save).filename().string(), alone, last);
+      const std::string save = fs::Path(on_ranks.save.save).filename().string();
+      expect_same(save, alone, last);
+      for (const Json& line : metrics(save)) EXPECT_GE(line.at("rank_imbalance").get<double>(), 1);
     }
+    EXPECT_FALSE(metrics(alone)[0].contains("rank_imbalance"));
     SftOptions other = options("alone");
     other.save.load = other.save.save;
     other.training.balance = train::Balance::none;
@@ -249,18 +211,6 @@ TEST_F(Ranks, MoreLanesAllowMoreRanksAndAreASettingOfTheRun) {
   other.save.load = other.save.save;
   other.training.gradient_lanes = 8;
   EXPECT_THROW(run_sft(other, control_), ConfigError);
-}
-
-TEST_F(Ranks, ARunGoesOnWithAnotherNumberOfRanks) {
-  run_sft(sft("alone"), control_);
-  SftOptions part = sft("part");
-  for (const auto& [size, steps] : {std::pair(8, 2), std::pair(2, 4), std::pair(1, 6)}) {
-    part.num_steps = steps;
-    part.optimizer.decay_steps = 6;
-    part.save.load = part.save.save;
-    run_well_on(size, part, run_sft);
-  }
-  EXPECT_EQ(adapter_bytes("part", 6), adapter_bytes("alone", 6));
 }
 
 TEST_F(Ranks, AnInterruptOfOneRankStopsAllAndRankZeroSaves) {

@@ -9,10 +9,10 @@
 
 namespace lockstep::testing {
 
-// Removes what no two runs share: times and memory.
+// Removes what no two runs share: times, memory, and how evenly ranks share the work.
 inline void erase_unshared(Json& line) {
-  for (const char* key :
-       {"tokens_per_s", "rollout_ms", "reward_ms", "train_ms", "publish_ms", "memory_bytes", "gpu_memory_bytes"})
+  for (const char* key : {"tokens_per_s", "rollout_ms", "reward_ms", "train_ms", "publish_ms", "memory_bytes",
+                          "gpu_memory_bytes", "rank_imbalance"})
     line.erase(key);
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "core/error.h"
+#include "train/rank_load.h"
 #include "ways.h"
 
 namespace lockstep::train {
@@ -47,6 +48,17 @@ TEST(Ranks, Pairs) {
     expect_no_rank_shows({.samples = 2 * pairs}, DpoLoss{.beta = 0.5f}, std::to_string(pairs) + " pairs");
 }
 
+TEST(Ranks, ValuesOfACritic) {
+  for (const Way& way : {Way{.samples = 7}, Way{.dropout = 0.25f}, Way{.per_token = true, .samples = 9},
+                         Way{.per_token = true, .samples = 1, .clip_grad = 1e-3}})
+    expect_no_rank_shows(way, ValueLoss{.clip = 0.1f}, std::to_string(way.samples) + " samples of a critic");
+  EXPECT_GT(train({}, ValueLoss{.clip = 0.1f}).reports[0].metrics.clip_fraction, 0) << "nothing is clipped";
+}
+
+TEST(Ranks, PairsWithDropoutAndClipping) {
+  expect_no_rank_shows({.dropout = 0.25f, .samples = 14, .clip_grad = 1e-3}, DpoLoss{.beta = 0.5f}, "7 pairs");
+}
+
 // Ranks cut their samples into calls and micro-batches of their own, with more threads, and recompute.
 TEST(Ranks, WithOtherSplits) {
   const Outcome base = train({.dropout = 0.25f, .samples = 24}, full_policy_loss());
@@ -64,6 +76,8 @@ TEST(Ranks, SixteenLanesOnSixteenRanks) {
   const Outcome base = train(way, full_policy_loss());
   EXPECT_FALSE(same_bits(base.weights, train({.samples = 24}, full_policy_loss()).weights)) << "lanes decide bits";
   for (const int ranks : {2, 16}) expect_same(base, train_on(ranks, way, full_policy_loss()), "16 lanes");
+  const Outcome pairs = train(way, DpoLoss{.beta = 0.5f});
+  for (const int ranks : {1, 2, 16}) expect_same(pairs, train_on(ranks, way, DpoLoss{.beta = 0.5f}), "16 lanes, pairs");
 }
 
 class RanksTest : public ::testing::Test {
@@ -199,6 +213,26 @@ TEST_F(RanksTest, ACheckpointGoesOnWithAnyNumberOfRanks) {
     first += 2;
   }
   EXPECT_TRUE(same_bits(saved.weights, wanted));
+}
+
+TEST_F(RanksTest, TheLoadOfStepsIsThatOfTheLongestRankOverTheMean) {
+  std::vector<Datum> batch = make_batch(4, 1);
+  for (size_t i = 0; i < batch.size(); ++i) batch[i].tokens.resize(i == 0 ? 10 : 2);
+  on_trainers(1, [&](Trainer& trainer, Group&) {
+    RankLoad load;
+    load.add(trainer, batch, 1, 1);
+    EXPECT_EQ(load.imbalance(), std::nullopt) << "nobody waits for one rank";
+    load.add(trainer, batch, 1, 2);
+    EXPECT_EQ(load.imbalance(), (10 + 2) / 8.0);
+    load.add(trainer, batch, 2, 8);  // two pairs: most ranks have none
+    EXPECT_EQ(load.imbalance(), (12 + 12) / (8 + 2.0));
+  });
+  on_trainers(1, {.balance = Balance::tokens}, [&](Trainer& trainer, Group&) {
+    RankLoad load;
+    std::ranges::swap(batch[0], batch[3]);
+    load.add(trainer, batch, 1, 4);
+    EXPECT_EQ(load.imbalance(), 10 / 4.0);
+  });
 }
 
 // ---- errors: every rank throws the same, and nothing has changed

@@ -89,6 +89,28 @@ inline std::vector<Datum> make_batch(int64_t count, uint64_t key, int64_t longes
   return batch;
 }
 
+// A critic: the same with a value head.
+inline Tiny with_value_head(Tiny tiny) {
+  lora::LoraConfig config = tiny.layout->config;
+  config.value_width = tiny.model->config().width;
+  const auto layout = lora::resolve_layout(config, model::linear_modules(tiny.model->config()));
+  Buffer weights = lora::initial_weights(*layout, 3);
+  std::memcpy(weights.data(), tiny.weights->data(), static_cast<size_t>(tiny.layout->num_trained) * sizeof(float));
+  weights.f32()[layout->value_head->bias] = 0.125f;
+  tiny.layout = layout;
+  tiny.weights = std::make_shared<const Buffer>(std::move(weights));
+  return tiny;
+}
+
+// What ValueLoss reads.
+inline void add_values(std::vector<Datum>& batch) {
+  for (size_t i = 0; i < batch.size(); ++i)
+    for (int64_t t = 0; t < batch[i].size(); ++t) {
+      batch[i].values.push_back(random_float(31, static_cast<uint32_t>(i), static_cast<uint32_t>(t)));
+      batch[i].returns.push_back(random_float(32, static_cast<uint32_t>(i), static_cast<uint32_t>(t)));
+    }
+}
+
 inline StepPlan plan_of(const std::vector<Datum>& batch, bool per_token = false) {
   StepPlan plan{.num_samples = static_cast<int64_t>(batch.size()), .weight_total = 0, .per_token = per_token};
   for (const Datum& datum : batch) plan.weight_total += datum.weight_sum();

@@ -16,22 +16,10 @@ using testing::take_step;
 class Critics : public TrainerTest {
  protected:
   Critics() {
-    lora::LoraConfig config = tiny_.layout->config;
-    config.value_width = tiny_.model->config().width;
-    const auto layout = lora::resolve_layout(config, model::linear_modules(tiny_.model->config()));
-    Buffer weights = lora::initial_weights(*layout, 3);
-    std::memcpy(weights.data(), tiny_.weights->data(), static_cast<size_t>(tiny_.layout->num_trained) * sizeof(float));
-    weights.f32()[layout->value_head->bias] = 0.125f;
-    tiny_.layout = layout;
-    tiny_.weights = std::make_shared<const Buffer>(std::move(weights));
-    for (size_t i = 0; i < batch_.size(); ++i) {
-      Datum& datum = batch_[i];
-      for (int64_t t = 0; t < datum.size(); ++t) {
-        datum.values.push_back(random_float(31, static_cast<uint32_t>(i), static_cast<uint32_t>(t)));
-        datum.returns.push_back(random_float(32, static_cast<uint32_t>(i), static_cast<uint32_t>(t)));
-      }
-      if (i % 4 == 1) datum.weights[datum.weights.size() / 2] = 0;  // what lies between turns
-    }
+    tiny_ = testing::with_value_head(tiny_);
+    testing::add_values(batch_);
+    for (size_t i = 1; i < batch_.size(); i += 4)
+      batch_[i].weights[batch_[i].weights.size() / 2] = 0;     // what lies between turns
     batch_[5].weights.assign(batch_[5].weights.size(), 0.0f);  // nothing is learned from it
   }
 

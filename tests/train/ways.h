@@ -35,7 +35,8 @@ struct Way {
 
 // As one rank of the group.
 inline Outcome train(const Way& way, const Loss& loss, Stream& stream, parallel::Group& group) {
-  const Tiny tiny = make_tiny(stream, way.dtype, way.config);
+  Tiny tiny = make_tiny(stream, way.dtype, way.config);
+  if (reads_values(loss)) tiny = with_value_head(std::move(tiny));
   Trainer trainer(tiny.model, tiny.layout, tiny.weights,
                   {.clip_grad = way.clip_grad,
                    .max_tokens = way.max_tokens,
@@ -46,9 +47,11 @@ inline Outcome train(const Way& way, const Loss& loss, Stream& stream, parallel:
                    .gradient_lanes = way.lanes},
                   stream, group);
   Outcome outcome;
-  for (uint64_t step = 0; step < Way::kSteps; ++step)
-    outcome.reports.push_back(
-        take_step(trainer, make_batch(way.samples, 40 + step, way.longest), loss, 1e-2, way.per_token, way.chunk));
+  for (uint64_t step = 0; step < Way::kSteps; ++step) {
+    std::vector<Datum> batch = make_batch(way.samples, 40 + step, way.longest);
+    if (reads_values(loss)) add_values(batch);
+    outcome.reports.push_back(take_step(trainer, batch, loss, 1e-2, way.per_token, way.chunk));
+  }
   outcome.weights = weights_of(trainer, stream);
   outcome.first_moment = floats(trainer.state().first_moment);
   outcome.second_moment = floats(trainer.state().second_moment);

@@ -46,6 +46,7 @@ export const catalogue = [
   ["Machine", [
     ["Time of a step by phase", ["rollout_ms", "reward_ms", "train_ms", "publish_ms"], { stacked: true, unit: "ms" }],
     ["Tokens per second", ["tokens_per_s"]],
+    ["Tokens of the longest rank over the mean", ["rank_imbalance"]],
     ["Memory: process, GPU", ["memory_bytes", "gpu_memory_bytes"], { unit: "bytes" }],
   ]],
 ];
