@@ -47,6 +47,7 @@ for name in sft dpo grpo ppo ahead; do
   train "$name" "$build/lockstep" ${method[$name]}
   for ranks in 1 2 4 8; do
     for backend in gloo mpi; do
+      [ "$backend$ranks" != mpi1 ] || continue  # one process moves nothing
       train "$name.$backend$ranks" run "$ranks" "$build/lockstep" ${method[$name]} --distributed-backend $backend
       expect_same "$work/$name.$backend$ranks" "$work/$name" || { echo "FAILED: $name, $ranks ranks, $backend: other bytes than one process"; exit 1; }
       [ "$backend$ranks" != mpi4 ] || grep -q "does so by MPI" "$work/log" || { echo "MPI was not used"; exit 1; }

@@ -25,7 +25,7 @@ using parallel::tcp::Deadline;
 using parallel::tcp::Socket;
 
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-constexpr std::chrono::seconds kNotice{2};       // for ranks to end by themselves after another has failed
+constexpr std::chrono::seconds kNotice{1};       // for ranks to end by themselves after another has failed
 constexpr std::chrono::milliseconds kLook{400};  // between two looks at whether a rank is stopped
 constexpr int kStoppedLooks = 3;                 // after which it has failed
 
