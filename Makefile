@@ -7,7 +7,7 @@ SECONDS_EACH ?= 600
 SOURCES := '*.h' '*.cpp' '*.cu' '*.cuh'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-asan test-tsan gpu-sanitizer gpu-storm fuzz bench interop format lint clean
+.PHONY: help setup build demo test test-parallel test-asan test-tsan gpu-sanitizer gpu-storm fuzz bench interop format lint clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,10 +24,14 @@ demo: setup  ## Build lockstep (GPU code only if there is a GPU), then teach the
 	@cmake --build --preset release -j $(JOBS) --target lockstep
 	@tools/demo.sh $(LOCKSTEP)
 
-test: setup  ## Build everything, then run the fast test suite
+test: setup  ## Build everything, then run the fast test suite and jobs of several processes
 	@cmake --preset release -DLOCKSTEP_CUDA=AUTO -DLOCKSTEP_TEST_DATA="$(TEST_DATA)"
 	@cmake --build --preset release -j $(JOBS)
-	@tools/run_tests.sh $(BUILD)
+	@tools/run_tests.sh $(BUILD) "fast|quick"
+
+test-parallel: setup  ## Jobs of several processes: their bits, their failures, under mpirun, over a link that is cut
+	@cmake --preset release -DLOCKSTEP_CUDA=AUTO && cmake --build --preset release -j $(JOBS)
+	@tools/run_tests.sh $(BUILD) parallel
 
 test-asan: setup  ## The fast suite under AddressSanitizer and UBSan
 	@cmake --preset asan -DLOCKSTEP_TEST_DATA="$(TEST_DATA)" && cmake --build --preset asan -j $(JOBS)

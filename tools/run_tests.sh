@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Runs the fast suite of a build folder, shows what failed, says what was skipped and why, and closes with one line.
-#   run_tests.sh build/release
+# Runs the fast suite of a build folder (or what has other labels), shows what failed, says what was skipped and why, and
+# closes with one line.
+#   run_tests.sh build/release ["fast|quick"]
 set -uo pipefail
-build=${1:?usage: run_tests.sh BUILD_FOLDER}
+build=${1:?usage: run_tests.sh BUILD_FOLDER [LABELS]}
+labels=${2:-fast}
 log="$build/tests.log"
 jobs=$(nproc)
 if [ -e /dev/nvidiactl ]; then jobs=1; fi  # an engine on a GPU takes what memory is left: one test at a time
-ctest --test-dir "$build" -L fast -j "$jobs" --output-on-failure --timeout 600 --no-tests=error >"$log" 2>&1 &
+ctest --test-dir "$build" -L "$labels" -j "$jobs" --output-on-failure --timeout 600 --no-tests=error >"$log" 2>&1 &
 runner=$!
 trap 'kill "$runner" 2>/dev/null' INT TERM
-total=$(ctest --test-dir "$build" -N -L fast | sed -n 's/^Total Tests: //p')
+total=$(ctest --test-dir "$build" -N -L "$labels" | sed -n 's/^Total Tests: //p')
 while kill -0 "$runner" 2>/dev/null; do
   sleep 2
   [ -t 1 ] && printf '\r%s of %s tests' "$(grep -cE '^ *[0-9]+/[0-9]+ Test' "$log")" "$total"

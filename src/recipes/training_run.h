@@ -42,6 +42,7 @@ class TrainingRun {
     try {
       return work();
     } catch (const Cancelled&) {
+      if (group_->failed() && !group_->interrupted()) throw;  // not all ranks came to a call in time
       stop_interrupted();
     } catch (const parallel::PeerFailed& error) {
       if (!is_interrupt(error)) throw;

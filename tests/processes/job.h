@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -79,9 +81,11 @@ class Job : public ::testing::Test {
 
   // Starts the program; `ranks` 0: without a launcher.
   pid_t start(int ranks, const std::string& arguments, const std::string& launch_options = "") {
-    const std::string command =
+    return start_shell(
         ranks == 0 ? fmt::format("exec {} {}", LOCKSTEP_BINARY, arguments)
-                   : fmt::format("exec {} launch -n {} {} {}", LOCKSTEP_BINARY, ranks, launch_options, arguments);
+                   : fmt::format("exec {} launch -n {} {} {}", LOCKSTEP_BINARY, ranks, launch_options, arguments));
+  }
+  pid_t start_shell(const std::string& command) {
     const std::string out = (dir_ / "out").string(), err = (dir_ / "err").string();
     std::fflush(nullptr);  // else the child prints what is buffered, too
     launcher_ = ::fork();
@@ -108,6 +112,17 @@ class Job : public ::testing::Test {
     std::vector<pid_t> found;
     std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", launcher_));
     for (pid_t child; children >> child;) found.push_back(child);
+    return found;
+  }
+  // Every process that has this job's folder among its arguments and is not dead.
+  std::vector<pid_t> processes_left() const {
+    std::vector<pid_t> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const pid_t process = std::atoi(entry.path().filename().c_str());
+      if (process > 0 && text_of(entry.path() / "cmdline").find(dir_.path().string()) != std::string::npos &&
+          exists(process))
+        found.push_back(process);
+    }
     return found;
   }
   // Waits until the run has written so many lines of its log.

@@ -10,30 +10,6 @@ using namespace testing;
 
 class Launch : public Job {};
 
-TEST_F(Launch, AnyNumberOfProcessesTrainsTheSameAdapter) {
-  constexpr int kSteps = 6;
-  ASSERT_EQ(run(0, sft("alone", kSteps)), 0) << err();
-  for (const int ranks : {1, 2, 4, 8}) {
-    const std::string save = fmt::format("ranks{}", ranks);
-    ASSERT_EQ(run(ranks, sft(save, kSteps)), 0) << err();
-    expect_same_end(save, "alone", kSteps);
-  }
-}
-
-TEST_F(Launch, AnyNumberOfProcessesSamplesAheadTheSame) {
-  constexpr int kRollouts = 6;
-  const auto command = [&](const std::string& save) {
-    return rl(save, kRollouts) + " --max-staleness 1 --true-on-policy-mode";
-  };
-  ASSERT_EQ(run(0, command("alone")), 0) << err();
-  for (const int ranks : {1, 2, 4}) {
-    const std::string save = fmt::format("ranks{}", ranks);
-    ASSERT_EQ(run(ranks, command(save)), 0) << err();
-    expect_same_end(save, "alone", kRollouts);
-  }
-  EXPECT_EQ(metrics("ranks4").back().at("staleness"), 1);
-}
-
 TEST_F(Launch, LinesAreMarkedWithTheirRankAndRankZeroSpeaksForAll) {
   ASSERT_EQ(run(2, sft("part", 2)), 0) << err();
   EXPECT_NE(out().find("[0] base "), std::string::npos) << out();

@@ -25,9 +25,10 @@ using parallel::tcp::Deadline;
 using parallel::tcp::Socket;
 
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-constexpr std::chrono::seconds kNotice{2};       // for ranks to end by themselves after another has failed
-constexpr std::chrono::milliseconds kLook{400};  // between two looks at whether a rank is stopped
-constexpr int kStoppedLooks = 3;                 // after which it has failed
+constexpr std::chrono::seconds kNotice{1};           // for ranks to end by themselves after another has failed
+constexpr std::chrono::milliseconds kTogether{200};  // ranks that end within it have ended together
+constexpr std::chrono::milliseconds kLook{400};      // between two looks at whether a rank is stopped
+constexpr int kStoppedLooks = 3;                     // after which it has failed
 
 bool ends(int signal) {
   return signal != SIGUSR1;
@@ -172,17 +173,19 @@ class Job {
     }
   }
 
-  // Of those that ended together the one that was killed failed first: the others notice the end of its connections.
+  // Of those that ended together the one that was killed failed first, or one with an error of its own: the others
+  // notice the end of its connections, perhaps before it is gone, and end with 1.
   void reap() {
     std::optional<int> failed;
     for (RankProcess& rank : ranks_) {
       if (!rank.lives()) continue;
       const std::optional<int> code = rank.exit_code();
-      if (code && *code != 0 && (!failed || rank.was_killed())) failed = code;
+      if (code && *code != 0 && (!failed || *failed == 1 || rank.was_killed())) failed = code;
     }
-    if (!failed || code_) return;
+    if (!failed) return;
+    if (code_ && (*code_ != 1 || *failed == 130 || Clock::now() > failed_at_ + kTogether)) return;
+    if (!code_) ask_at_ = (failed_at_ = Clock::now()) + kNotice;
     code_ = failed;
-    ask_at_ = Clock::now() + kNotice;
   }
 
   bool ending() const { return ask_at_ || kill_at_; }
@@ -210,7 +213,7 @@ class Job {
   std::deque<RankProcess> ranks_;
   std::optional<int> code_;  // of the first rank that failed
   std::optional<Deadline> ask_at_, kill_at_;
-  Deadline next_look_{};
+  Deadline next_look_{}, failed_at_{};
   bool asked_to_end_ = false;  // by a signal
 };
 
