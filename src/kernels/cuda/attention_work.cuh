@@ -76,8 +76,8 @@ class DealtIndices {
   int next_ = 0;
 };
 // The same, drawn from a counter in memory, so that a CTA that is slower takes fewer; the first is the CTA's own
-// number. The counter is read one item ahead. All threads of the loading warpgroup call this together. counters: the
-// next index, and how many CTAs have finished; zero between launches.
+// number. The counter is read one item ahead. All threads of the loading warpgroup call this together, never before
+// wait_for_previous(). counters: the next index, and how many CTAs have finished; zero between launches.
 class CountedIndices {
  public:
   __device__ CountedIndices(uint32_t* counters, int thread)

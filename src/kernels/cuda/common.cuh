@@ -56,8 +56,8 @@ size_t shared_limit();
 //
 // A kernel launched by launch_early may begin while those before it on the stream still run. So each calls
 // wait_for_previous() before it reads memory that another kernel writes, and before it writes any. Data that does
-// not change while a batch runs may be read before that: the base weights, and the adapter, because kernels that write
-// one are launched normally and a batch's upload lies between. let_next_begin() is called as early as possible: it
+// not change while a batch runs may be read before that: the base weights, the adapter and plans of gradients, because
+// what writes them is launched normally or is an upload. let_next_begin() is called as early as possible: it
 // costs nothing, because the next kernel finds no free multiprocessor until all blocks of this one have started.
 
 __device__ __forceinline__ void let_next_begin() {
