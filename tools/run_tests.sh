@@ -7,6 +7,7 @@ build=${1:?usage: run_tests.sh BUILD_FOLDER [LABELS]}
 labels=${2:-fast}
 log="$build/tests.log"
 jobs=$(nproc)
+[ "$labels" = parallel ] && jobs=$((2 * jobs))  # its tests mostly wait
 if [ -e /dev/nvidiactl ]; then jobs=1; fi  # an engine on a GPU takes what memory is left: one test at a time
 ctest --test-dir "$build" -L "$labels" -j "$jobs" --output-on-failure --timeout 600 --no-tests=error >"$log" 2>&1 &
 runner=$!
