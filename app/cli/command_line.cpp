@@ -137,9 +137,9 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
   recipes::check_claims(command.options.base, command.claims);
   std::vector<std::string> notes = command.notes;
   if (training.ranks.fault_tolerance && (launched || layout.ranks() == 1))
-    notes.emplace_back(
-        launched ? "--use-fault-tolerance: it is the launcher that may start ranks again (lockstep launch --restarts)"
-                 : "--use-fault-tolerance: there is one process, and nothing that would start it again");
+    notes.emplace_back(launched ? "--use-fault-tolerance: what has started the ranks starts them again: this command, "
+                                  "or lockstep launch --restarts N"
+                                : "--use-fault-tolerance: there is one process, and nothing that would start it again");
   if (!command.ref_load.empty())
     if (const auto line = checked_reference(command.ref_load, command.options.base, command.uses_reference))
       notes.push_back("--ref-load " + *line);

@@ -95,6 +95,7 @@ constexpr FieldFlag kFields[] = {
     {"TrainerOptions::clip_grad", "--clip-grad"},
     {"TrainerOptions::dropout", "--lora-dropout"},
     {"TrainerOptions::eps", "--adam-eps"},
+    {"TrainerOptions::gradient_lanes", "--gradient-lanes"},
     {"TrainerOptions::lr_ratio", "--loraplus-lr-ratio"},
     {"TrainerOptions::max_tokens", "--max-tokens-per-gpu"},
     {"TrainerOptions::temperature", "--rollout-temperature"},

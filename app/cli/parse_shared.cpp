@@ -9,6 +9,7 @@
 
 #include "cli/secret_file.h"
 #include "core/error.h"
+#include "core/hidden_secrets.h"
 #include "recipes/base.h"
 
 namespace lockstep::cli {
@@ -233,9 +234,9 @@ OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given) {
       else if (is_secret(flag.name))
         arguments[flag.name] = kHiddenSecret;
       else if (flag.binding.arity == Arity::one)
-        arguments[flag.name] = occurrence->values.front();
+        arguments[flag.name] = hide_secrets(occurrence->values.front());
       else
-        arguments[flag.name] = occurrence->values;
+        for (const std::string& value : occurrence->values) arguments[flag.name].push_back(hide_secrets(value));
     }
   return arguments;
 }

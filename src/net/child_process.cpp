@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/hidden_secrets.h"
 
 extern char** environ;
 
@@ -46,7 +47,7 @@ int status_code(int status) {
 
 ChildProcess::ChildProcess(const ChildOptions& options) : log_(options.log) {
   const auto failed = [&](const std::string& what) {
-    throw ResourceError({.what = what, .where = options.command, .got = std::strerror(errno)});
+    throw ResourceError({.what = what, .where = hide_secrets(options.command), .got = std::strerror(errno)});
   };
   std::vector<std::string> entries = environment(options);
   std::vector<char*> pointers;

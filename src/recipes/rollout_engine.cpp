@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/device_facts.h"
+#include "core/hidden_secrets.h"
 #include "core/stopwatch.h"
 #include "net/child_process.h"
 #include "recipes/server_settings.h"
@@ -249,7 +250,7 @@ struct RolloutEngine::Remote : Impl {
       fleet_options.addresses.push_back({.host = "127.0.0.1", .port = port});
     }
     const fs::Path log = directory / "server.log";
-    *control.info << fmt::format("engine  {} (log: {})\n", command, log.string()) << std::flush;
+    *control.info << fmt::format("engine  {} (log: {})\n", hide_secrets(command), log.string()) << std::flush;
     // What vLLM asks for before adapters can be loaded while it serves, and its settings read.
     child.emplace(
         net::ChildOptions{.command = command,
@@ -263,7 +264,7 @@ struct RolloutEngine::Remote : Impl {
     if (!child) return;
     if (const std::optional<int> code = child->exit_code())
       throw ResourceError({.what = "the server that was started has ended",
-                           .where = options.engine.command,
+                           .where = hide_secrets(options.engine.command),
                            .got = fmt::format("exit code {}\n{}", *code, child->log_tail())});
   }
 

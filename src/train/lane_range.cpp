@@ -10,15 +10,16 @@ namespace lockstep::train {
 LaneRange lanes_of(const parallel::Group& group, int lanes) {
   if (lanes < kGradientLanes || lanes > kMaxGradientLanes || !std::has_single_bit(static_cast<unsigned>(lanes)))
     throw ConfigError({.what = "impossible number of gradient lanes",
-                       .where = "gradient_lanes",
+                       .where = "TrainerOptions::gradient_lanes",
                        .got = std::to_string(lanes),
                        .wanted = "8, 16, 32 or 64"});
   const int ranks = group.size();
   if (lanes % ranks != 0)
     throw ConfigError({.what = "the gradient lanes cannot be dealt out evenly",
-                       .where = "gradient_lanes",
+                       .where = "TrainerOptions::gradient_lanes",
                        .got = std::to_string(lanes) + " lanes for " + std::to_string(ranks) + " ranks",
-                       .wanted = "a number of ranks that divides the lanes: 1, 2, 4, 8 ..."});
+                       .wanted = "a number of ranks that divides the lanes: 1, 2, 4, 8 ...",
+                       .attempt = "another number of ranks; more than 8 need more lanes, which decide bits"});
   const int each = lanes / ranks;
   return {.begin = group.rank() * each, .end = (group.rank() + 1) * each, .of = lanes};
 }

@@ -244,6 +244,9 @@ TEST(Secrets, ComeByFileAndAreShownNowhere) {
     EXPECT_EQ(json_text(command.options.save.arguments).find("hunter2"), std::string::npos);
     for (const std::string& note : command.notes) EXPECT_EQ(note.find("hunter2"), std::string::npos) << note;
   }
+  const auto within =
+      parse_train(train_args("--n-samples-per-prompt 2 --save s --rm-type remote_rm --rm-url http://h/x?key=hunter2"));
+  EXPECT_EQ(within.options.save.arguments.at("--rm-url"), "http://h/x?key=***");
   fs::write_file_atomic(file, "two\nlines");
   rejects(judge + "--rm-api-key-file " + file, {"--rm-api-key-file names a file without a key", "one line"});
 }

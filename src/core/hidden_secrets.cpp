@@ -1,0 +1,68 @@
+#include "core/hidden_secrets.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace lockstep {
+
+namespace {
+
+bool is_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
+}
+
+bool names_a_secret(std::string name) {
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name.ends_with("key") || name.ends_with("token") || name.ends_with("secret") || name.ends_with("password");
+}
+
+size_t skip(const std::string& text, size_t at, const auto& is_part) {
+  while (at < text.size() && is_part(text[at])) ++at;
+  return at;
+}
+
+// The end of the value that begins at `begin`: behind its second quote, or where the word ends.
+size_t end_of_value(const std::string& text, size_t begin) {
+  if (begin < text.size() && (text[begin] == '"' || text[begin] == '\'')) {
+    const size_t quote = text.find(text[begin], begin + 1);
+    return quote == std::string::npos ? text.size() : quote + 1;
+  }
+  return std::min(text.find_first_of(" \t\n&\"'", begin), text.size());
+}
+
+// Where the value of the name text[begin, end) begins; `end` itself: it has none.
+size_t begin_of_value(const std::string& text, size_t begin, size_t end) {
+  if (end < text.size() && text[end] == '=') return end + 1;
+  return text[begin] == '-' ? skip(text, end, [](char c) { return c == ' ' || c == '\t'; }) : end;
+}
+
+}  // namespace
+
+std::string hide_secrets(const std::string& text) {
+  std::string shown;
+  for (size_t at = 0; at < text.size();) {
+    if (text.compare(at, 3, "://") == 0) {
+      const size_t host = text.find_first_of("/@ \t\n\"'", at + 3);
+      shown += "://";
+      at += 3;
+      if (host != std::string::npos && text[host] == '@') {
+        shown += kHiddenSecret;
+        at = host;
+      }
+      continue;
+    }
+    const size_t end = skip(text, at, is_name);
+    if (end == at) {
+      shown += text[at++];
+      continue;
+    }
+    const size_t value = begin_of_value(text, at, end), behind = end_of_value(text, value);
+    const bool hides = value > end && behind > value && names_a_secret(text.substr(at, end - at));
+    shown += text.substr(at, (hides ? value : end) - at);
+    if (hides) shown += kHiddenSecret;
+    at = hides ? behind : end;
+  }
+  return shown;
+}
+
+}  // namespace lockstep
