@@ -264,8 +264,8 @@ void TrainingRun::iterate(const std::function<void()>& iterations) {
   try {
     iterations();
   } catch (...) {
-    // First, so that the others do not wait for this rank's save, nor the group for a rank that may only know the
-    // failure from its second group.
+    // Before the save, because the other ranks wait for this one meanwhile, and because a rank that has told the group
+    // of a failure is given the time to save: one that has not is taken for stuck.
     parallel::fail(*group_, std::current_exception());
     save_after_failure();
     throw;
@@ -332,7 +332,7 @@ void TrainingRun::stop_interrupted() {
                      .got = "no SaveOptions::save, so nothing is kept"});
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
-  // The others have ended, or end now: a save may take longer than a group waits for a rank that has not heard of it.
+  // For the same reasons as in iterate().
   parallel::fail(*group_, std::make_exception_ptr(Cancelled({.what = "interrupted"})));
   save();
   interrupt_saved_ = true;

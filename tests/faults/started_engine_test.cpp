@@ -66,6 +66,19 @@ TEST_F(StartedEngine, GivesTheBytesOfTheLocalEngineAheadOfTraining) {
   EXPECT_EQ(adapter("server"), adapter("local"));
 }
 
+// A key that the server is started with, and that the run sends, stands in nothing that the run writes or prints.
+TEST_F(StartedEngine, ItsKeyIsShownNowhere) {
+  std::vector<std::string> more = with_server("--api-key hunter2");
+  more.insert(more.end(), {"--rollout-engine-api-key", "hunter2"});
+  ASSERT_EQ(wait(start("server", more)), 0) << read("log");
+  EXPECT_NE(read("log").find("--api-key ***"), std::string::npos) << read("log");
+  EXPECT_EQ(read("log").find("hunter2"), std::string::npos) << read("log");
+  EXPECT_NE(read("server/run.json").find("--api-key ***"), std::string::npos);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path() / "server"))
+    if (entry.is_regular_file())
+      EXPECT_EQ(fs::read_file(entry.path()).find("hunter2"), std::string::npos) << entry.path();
+}
+
 TEST_F(StartedEngine, ThatDiesEndsTheRunAndSaysHow) {
   const pid_t run = start("dies", with_server("--served-model-name " + mark()));
   const pid_t server = server_of("dies");
