@@ -1,5 +1,8 @@
 #include "kernels/elementwise.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/error.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cuda/ops.h"
@@ -48,6 +51,17 @@ void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, St
   require_rows(from, to, rows, "scatter_rows");
   if (stream.device() == Device::cuda) return cuda::scatter_rows(to, from, rows, stream);
   cpu::scatter_rows(to, from, rows, stream);
+}
+
+bool all_finite(ConstTensor x, Stream& stream) {
+  const bool gpu = stream.device() == Device::cuda;
+  if (x.rank != 1)
+    throw ShapeError(
+        {.what = "op argument has the wrong shape", .where = "all_finite: x", .got = shape_text(x), .wanted = "[N]"});
+  require_tensor(x, gpu && x.dtype == DType::bf16 ? DType::bf16 : DType::f32, {x.shape[0]}, "all_finite", "x");
+  if (gpu) return cuda::all_finite(x, stream);
+  const auto* const values = static_cast<const float*>(x.data);
+  return std::all_of(values, values + x.shape[0], [](float value) { return std::isfinite(value); });
 }
 
 void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bool accumulate, Stream& stream) {

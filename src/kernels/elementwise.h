@@ -18,6 +18,9 @@ void add(Tensor y, ConstTensor x, Stream& stream);
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 
+// Whether no element is infinite or NaN. x [N] f32, on a GPU also activations. Waits for the stream.
+bool all_finite(ConstTensor x, Stream& stream);
+
 // LoRA dropout: y[t,k] = keep ? x[t,k] / (1 - p) : 0 (accumulate: y += ...), keep = uniform01(bits) >= p with
 // bits = philox(key, {step, sample[t], position[t], module << 16 | k / 4})[k % 4]: the mask of a token depends on
 // nothing else. The same call on the gradient is the backward pass.

@@ -13,6 +13,17 @@
 
 namespace lockstep::kernels {
 
+// On a GPU, several adapters as one whose ranks are theirs side by side (lora/adapter_stack.h): adapter i has the i-th
+// of `adapters` equal parts of a pair's ranks, and the rows rows[2 i] .. rows[2 i + 1] - 1. In all other rows h of its
+// ranks is 0, and so adds nothing.
+struct RankRows {
+  const int32_t* rows = nullptr;  // device memory [2 * adapters]; nullptr: all ranks are of one adapter
+  int64_t adapters = 1;
+};
+
+// The largest rank of a pair that the launch of its layer's matmul takes along on a GPU.
+inline constexpr int64_t kMaxStackedRank = 64;
+
 struct LoraPair {
   ConstTensor a;          // A, contiguous: f32 [in, rank] on the CPU, bf16 [rank, in] on a GPU
   ConstTensor b;          // B transposed, [rank, out], of a's type
@@ -20,6 +31,7 @@ struct LoraPair {
   float scale = 1;
   int64_t a_offset = 0, b_offset = 0;  // of the same tensors in a flat gradient buffer, floats
   uint32_t number = 0;                 // of the pair in its adapter: what dropout counts by
+  RankRows rank_rows = {};             // forward only; `rank` is a multiple of 16 for each adapter
 
   int64_t rank() const { return b[0]; }
   int64_t in() const { return a.elements() / rank(); }
@@ -75,7 +87,7 @@ bool gains_by_kept_inner(Device device);
 // f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, outputs of the layer]   dx [T, in].   A row's bits do not
 // depend on T.
 
-// h_p = x A_p        (one chain over `in`; CUDA: of groups of 16, as linear())
+// h_p = x A_p        (one chain over `in`; CUDA: of groups of 16, as linear(); 0 where rank_rows says so)
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // y[:, out of p] += scale_p h_p B_p       (CPU: the chain of y goes on; CUDA: added in f32, then rounded; y may be f32)
 void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream);

@@ -67,7 +67,8 @@ void SiteAdapters::add_pairs(kernels::LoraSegment& segment, const AdapterRows& p
                       .scale = subtracted ? -pair.scale : pair.scale,
                       .a_offset = pair.a_offset,
                       .b_offset = pair.b_offset,
-                      .number = static_cast<uint32_t>(index)});
+                      .number = static_cast<uint32_t>(index),
+                      .rank_rows = part.rank_rows});
   };
   const std::span<const int> indices = pairs_at(part, site);
   for (const int index : indices) add(index, false);

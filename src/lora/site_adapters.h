@@ -16,6 +16,7 @@ struct AdapterRows {
   int64_t row_begin = 0, rows = 0;
   const AdapterVersion* adapter = nullptr;
   const kernels::GradientPlan* gradients = nullptr;  // backward: where those of these rows go, in the adapter's layout
+  kernels::RankRows rank_rows = {};                  // `adapter` is an AdapterStack's
 };
 
 // Whether some row's adapter has anything at this site.

@@ -48,7 +48,8 @@ void Model::forward(Tensor hidden_TD, const DecodeRows& decode, Arena& arena, St
   rows.rope = rope_->covering(decode.max_positions, stream);
   rows.tokens = decode.tokens;
   rows.positions = decode.positions;
-  rows.adapters.rows = {{.row_begin = 0, .rows = rows.size(), .adapter = decode.adapter}};
+  rows.adapters.rows = {
+      {.row_begin = 0, .rows = rows.size(), .adapter = decode.adapter, .rank_rows = decode.rank_rows}};
   rows.adapters.tiles = decode.tiles;
   rows.attention.device = decode.sequences;
   rows.kv_layer_stride = decode.kv_layer_stride;

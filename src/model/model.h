@@ -42,7 +42,8 @@ struct DecodeRows {
   kernels::DeviceSequences sequences;             // one row each
   int64_t max_positions = 0;                      // no position reaches it
   int64_t kv_layer_stride = 0;                    // elements
-  const lora::AdapterVersion* adapter = nullptr;  // of every row; nullptr: base, or those of:
+  const lora::AdapterVersion* adapter = nullptr;  // of every row; nullptr: base, or those of `tiles`
+  kernels::RankRows rank_rows = {};               // where `adapter` is an AdapterStack's
   kernels::LoraTiles tiles;
 };
 

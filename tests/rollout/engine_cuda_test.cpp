@@ -263,6 +263,52 @@ TEST_P(EngineCuda, SeveralAdaptersOnOneBase) {
   }
 }
 
+// Versions of a policy share their layout: their rows are decoded as those of one adapter (lora::AdapterStack). What
+// each gives is what it gives alone, whoever comes and goes meanwhile, and however little the stack has room for.
+TEST_P(EngineCuda, SeveralVersionsInOneBatch) {
+  for (const int64_t rank : {3, 16, 40}) {
+    std::vector<lora::AdapterVersion> versions;
+    for (int64_t v = 0; v < 5; ++v) {
+      versions.push_back(placed(random_adapter(config_, v, static_cast<uint32_t>(50 + v), rank), gpu()));
+      versions.back().layout = versions.front().layout;
+    }
+    Engine together(model_, {}, gpu());
+    std::vector<std::vector<Sample>> alone;
+    for (const lora::AdapterVersion& version : versions) {
+      Engine engine(model_, {}, gpu());
+      hold(engine, version);
+      hold(together, version);
+      alone.push_back(sample_groups(engine, prompts_, params_, version.policy));
+    }
+    const auto submit = [&](size_t v) { return submit_groups(together, prompts_, params_, versions[v].policy); };
+    for (const std::vector<size_t>& batch : {std::vector<size_t>{0, 1}, {1, 2, 3}, {0, 4}, {0, 1, 2, 3, 4}}) {
+      std::vector<GroupTickets> tickets;
+      for (const size_t v : batch) tickets.push_back(submit(v));
+      for (size_t i = 0; i < batch.size(); ++i)
+        expect_same(collect_groups(together, tickets[i]), alone[batch[i]],
+                    "version " + std::to_string(batch[i]) + " of " + std::to_string(batch.size()));
+    }
+  }
+}
+
+// The weights of one adapter are multiplied with the zeros of the others' rows: those that are not finite may not be.
+TEST_P(EngineCuda, AVersionThatDivergedSpoilsNoOther) {
+  lora::AdapterVersion good = placed(random_adapter(config_, 0, 7), gpu()), broken = random_adapter(config_, 1, 8);
+  for (const lora::Pair& pair : broken.layout->pairs)
+    std::const_pointer_cast<Buffer>(broken.weights)->f32()[pair.b_offset] = std::numeric_limits<float>::infinity();
+  broken = placed(broken, gpu());
+  broken.layout = good.layout;
+  Engine alone(model_, {}, gpu()), engine(model_, {}, gpu());
+  hold(alone, good);
+  hold(engine, good);
+  hold(engine, broken);
+  const GroupTickets spoiled = submit_groups(engine, prompts_, params_, actor(1));
+  const GroupTickets fine = submit_groups(engine, prompts_, params_, actor(0));
+  EXPECT_THROW(collect_groups(engine, spoiled), DataError);
+  expect_same(collect_groups(engine, fine), sample_groups(alone, prompts_, params_, actor(0)),
+              "beside one that diverged");
+}
+
 TEST_P(EngineCuda, CancelAndReleaseLeaveTheEngineUsable) {
   Engine engine(model_, {}, gpu());
   hold(engine, adapter_);

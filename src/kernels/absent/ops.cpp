@@ -94,6 +94,9 @@ void value_head_gradient(Tensor, Tensor, ConstTensor, ConstTensor, Stream&) {
 void gather_rows(Tensor, ConstTensor, std::span<const int32_t>, Stream&) {
   refuse_without_cuda();
 }
+bool all_finite(ConstTensor, Stream&) {
+  refuse_without_cuda();
+}
 void scatter_rows(Tensor, ConstTensor, std::span<const int32_t>, Stream&) {
   refuse_without_cuda();
 }

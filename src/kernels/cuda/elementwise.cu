@@ -1,3 +1,4 @@
+#include "core/transfer.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
@@ -84,6 +85,15 @@ void copy_rows(const Tensor& to, const ConstTensor& from, std::span<const int32_
   check_launch(op, {to, from});
 }
 
+// The exponent of an infinite or NaN element has all bits set. T: an unsigned integer of the element's size.
+template <class T, T kExponent>
+__global__ void __launch_bounds__(kRowThreads) find_not_finite(const T* x, int64_t count, int32_t* found) {
+  bool bad = false;
+  for (int64_t i = int64_t{blockIdx.x} * kRowThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kRowThreads)
+    bad |= (x[i] & kExponent) == kExponent;
+  if (bad) *found = 1;
+}
+
 struct Mask {
   uint64_t key;
   uint32_t step, module;
@@ -129,6 +139,22 @@ void add(Tensor y, ConstTensor x, Stream& stream) {
 
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream) {
   copy_rows(to, from, rows, true, "gather_rows", stream);
+}
+
+bool all_finite(ConstTensor x, Stream& stream) {
+  constexpr unsigned kBlocks = 512;
+  const Buffer found(sizeof(int32_t), Buffer::Fill::zero, Device::cuda);
+  auto* const flag = static_cast<int32_t*>(found.data());
+  if (x.dtype == DType::f32)
+    find_not_finite<uint32_t, 0x7f800000u>
+        <<<kBlocks, kRowThreads, 0, stream_of(stream)>>>(data_of<uint32_t>(x), x.shape[0], flag);
+  else
+    find_not_finite<uint16_t, 0x7f80u>
+        <<<kBlocks, kRowThreads, 0, stream_of(stream)>>>(data_of<uint16_t>(x), x.shape[0], flag);
+  check_launch("all_finite", {x});
+  int32_t bad = 0;
+  download(&bad, flag, sizeof bad, stream);
+  return bad == 0;
 }
 
 void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream) {

@@ -254,13 +254,15 @@ __global__ void __launch_bounds__(kRingThreads)
     const InnerGroup group = InnerGroup::of(adapter, first_group + warp);
     const RingPair& pair = adapter.pair[group.pair];
     const Place place = Place::of(0, pair.rank - group.column, first_token, 0, lane);
+    const InnerRows rows = InnerRows::of(adapter, pair, group.column, tokens);
     bf16* const h = adapter.h + pair.h_begin + group.column;
 #pragma unroll
     for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (place.stored(tokens, j, e))
-          h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] = __float2bfloat16_rn(acc[j][e]);
+          h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] =
+              __float2bfloat16_rn(rows.has(place.token_of(j, e)) ? acc[j][e] : 0.0f);
   } else {
     __trap();
   }

@@ -15,6 +15,7 @@ namespace lockstep::kernels::cuda {
 struct RingPair {
   const bf16* b;
   int rank, out_begin, outputs, h_begin, first_block;
+  int ranks_each;  // of each adapter (RankRows)
   float scale;
 };
 struct RingAdapter {
@@ -25,7 +26,8 @@ struct RingAdapter {
   bf16* h;
   int h_stride;
   bool expand;
-  uint32_t* counters;  // number of h blocks that have finished; number of blocks that have seen it
+  const int2* rank_rows;  // begin and end of each adapter's rows; nullptr: one adapter
+  uint32_t* counters;     // number of h blocks that have finished; number of blocks that have seen it
 };
 // For pairs whose h B is added here, of at most 16 kGroups ranks. Even code that is not executed costs time: a layer's
 // kernels share the instruction cache, and a kernel that must be fetched from memory again takes a microsecond longer.
@@ -45,6 +47,7 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
   int most = 0;
   for (int i = 0; i < adapter.count; ++i) most = std::max(most, adapter.pair[i].rank);
   if (most <= 16 || !adapter.expand) return launch(RanksAdapter<1>{adapter});
+  if (most <= 32) return launch(RanksAdapter<2>{adapter});
   launch(RanksAdapter<kMaxExpandedRank / 16>{adapter});
 }
 
@@ -67,17 +70,32 @@ RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
                        .outputs = static_cast<int>(pair.b[1]),
                        .h_begin = column,
                        .first_block = adapter.column_blocks,
+                       .ranks_each = static_cast<int>(pair.rank() / pair.rank_rows.adapters),
                        .scale = pair.scale};
     column += rank;
     adapter.column_blocks += (rank + kInnerColumns - 1) / kInnerColumns;
   }
   adapter.blocks = static_cast<int>(inner.blocks(x.rows, Shape::kTokens));
   adapter.h = inner.h, adapter.h_stride = static_cast<int>(inner.h_stride);
+  adapter.rank_rows = reinterpret_cast<const int2*>(inner.pairs.front().rank_rows.rows);
   adapter.expand = inner.expand, adapter.counters = inner.counters;
   return adapter;
 }
 
 // ---- computing h ----
+
+// The rows in which a group of 16 columns of h is not 0 (RankRows).
+struct InnerRows {
+  int begin, end;
+
+  __device__ static InnerRows of(const RingAdapter& adapter, const RingPair& pair, int column, int64_t tokens) {
+    if (adapter.rank_rows == nullptr) return {0, static_cast<int>(tokens)};
+    const int2 rows = adapter.rank_rows[column / pair.ranks_each];
+    return {rows.x, rows.y};
+  }
+  __device__ bool has(int token) const { return token >= begin && token < end; }
+  __device__ bool meets(int first, int tokens) const { return first < end && first + tokens > begin; }
+};
 
 // S: an InnerShape. Only the first warp's 16 outputs of the tile are used.
 template <class S>
@@ -88,8 +106,10 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
   int p = 0;
   while (p + 1 < adapter.count && block >= adapter.pair[p + 1].first_block) ++p;
   const RingPair& pair = adapter.pair[p];
-  const int column = (block - pair.first_block) * kInnerColumns, steps = S::steps(depth);
+  const int column = (block - pair.first_block) * kInnerColumns;
+  const InnerRows rows = InnerRows::of(adapter, pair, column, tokens);
   const CopyRing ring = begin_ring<S>(shared);
+  const int steps = rows.meets(first_token, S::kTokens) ? S::steps(depth) : 0;
   if (warp == kWarpgroup / 32) {
     if (lane == 0) fill_with_boxes<S>(ring, adapter.x, first_token, adapter.a[p], column, kInnerColumns, steps);
     return;
@@ -105,7 +125,8 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if (place.stored(tokens, j, e))
-        h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] = __float2bfloat16_rn(acc[j][e]);
+        h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] =
+            __float2bfloat16_rn(rows.has(place.token_of(j, e)) ? acc[j][e] : 0.0f);
   if (!adapter.expand) return;
   __threadfence();
   __syncwarp();

@@ -48,7 +48,7 @@ struct Matmul {
 // `expand`, y += scale h B. Without pairs there is nothing to compute.
 inline constexpr int kMaxInner = kMaxSitePairs;
 inline constexpr int kInnerColumns = 16;  // columns of h per block
-inline constexpr int64_t kMaxExpandedRank = 64;
+inline constexpr int64_t kMaxExpandedRank = kMaxStackedRank;
 struct LoraShrinks {
   std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;

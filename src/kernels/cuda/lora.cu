@@ -61,6 +61,38 @@ int64_t largest_rank(std::span<const LoraPair> pairs) {
   return rank;
 }
 
+// The columns of h that a pair has, and how many of them each of its adapters has.
+struct SharedRanks {
+  struct {
+    int begin, ranks_each;
+  } pair[kMaxSitePairs];
+  int count, columns;
+  const int2* rank_rows;
+};
+
+// Zeros where a row is not of the column's adapter.
+__global__ void keep_rank_rows_kernel(bf16* h, int64_t stride, const __grid_constant__ SharedRanks ranks) {
+  begin_early();
+  const auto row = static_cast<int>(blockIdx.x);
+  for (int column = static_cast<int>(threadIdx.x); column < ranks.columns; column += static_cast<int>(blockDim.x)) {
+    int p = 0;
+    while (p + 1 < ranks.count && column >= ranks.pair[p + 1].begin) ++p;
+    const int2 rows = ranks.rank_rows[(column - ranks.pair[p].begin) / ranks.pair[p].ranks_each];
+    if (row < rows.x || row >= rows.y) h[row * stride + column] = __float2bfloat16_rn(0.0f);
+  }
+}
+
+void keep_rank_rows(const Tensor& h, std::span<const LoraPair> pairs, Stream& stream) {
+  if (pairs.front().rank_rows.rows == nullptr) return;
+  SharedRanks ranks{.rank_rows = reinterpret_cast<const int2*>(pairs.front().rank_rows.rows)};
+  for (const LoraPair& pair : pairs) {
+    ranks.pair[ranks.count++] = {ranks.columns, static_cast<int>(pair.rank() / pair.rank_rows.adapters)};
+    ranks.columns += static_cast<int>(pair.rank());
+  }
+  launch_early(keep_rank_rows_kernel, static_cast<unsigned>(h[0]), 64, 0, stream_of(stream), data_of<bf16>(h),
+               h.row_stride, ranks);
+}
+
 Rows rows_of(const Tensor& y) {
   return {data_of<bf16>(y), y.row_stride, y[0]};
 }
@@ -78,6 +110,7 @@ void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Strea
     begin += pair.rank();
   }
   reduce(matmuls, rows_of(h), true, stream);
+  keep_rank_rows(h, pairs, stream);
   check_launch("lora_shrink", {h, x});
 }
 

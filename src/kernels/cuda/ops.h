@@ -76,6 +76,7 @@ void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stre
 bool swiglu_backward(Tensor d_gate_up, const UnfinishedLinear& dy, ConstTensor gate_up, Stream& stream);
 void add(Tensor y, ConstTensor x, Stream& stream);
 void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
+bool all_finite(ConstTensor x, Stream& stream);
 void scatter_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Stream& stream);
 void dropout(Tensor y, ConstTensor x, float p, const DropoutCounter& counter, bool accumulate, Stream& stream);
 

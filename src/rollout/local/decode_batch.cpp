@@ -78,7 +78,7 @@ DecodeBatch::DecodeBatch(std::span<const DecodeInput> inputs, const DecodeShape&
   first_own_span.resize(count);
 }
 
-PlacedBatch place_batch(const DecodeBatch& batch, const lora::AdapterTiles& tiles, std::vector<std::byte>& memory) {
+PlacedBatch place_batch(const DecodeBatch& batch, const BatchAdapters& adapters, std::vector<std::byte>& memory) {
   memory.clear();
   // Braces, so that the parts are evaluated, and so placed, in this order.
   return {.step = append(memory, batch.step),
@@ -90,8 +90,9 @@ PlacedBatch place_batch(const DecodeBatch& batch, const lora::AdapterTiles& tile
           .sequence_of_row = append(memory, batch.sequence_of_row),
           .shared_spans = append(memory, batch.shared_spans),
           .first_own_span = append(memory, batch.first_own_span),
-          .tiles = append(memory, tiles.tiles),
-          .sites = append(memory, tiles.sites),
+          .tiles = append(memory, adapters.tiles.tiles),
+          .sites = append(memory, adapters.tiles.sites),
+          .rank_rows = append(memory, adapters.rank_rows),
           .blocks = append(memory, batch.blocks)};
 }
 

@@ -67,12 +67,20 @@ struct PlacedBatch {
   PlacedArray<int32_t> first_own_span;
   PlacedArray<kernels::LoraTile> tiles;
   PlacedArray<kernels::LoraSite> sites;
+  PlacedArray<int32_t> rank_rows;
   // Placed last: their number depends on the spans, and a graph keeps the addresses of all other arrays.
   PlacedArray<void*> blocks;
 };
 
-// Writes the batch and the tiles of its adapters to `memory`. All places but that of the blocks depend only on the
-// numbers of rows, shared spans, tiles and sites.
-PlacedBatch place_batch(const DecodeBatch& batch, const lora::AdapterTiles& tiles, std::vector<std::byte>& memory);
+// How a batch of several adapters finds them: by tiles of rows, by the ranks of a stack (kernels::RankRows), or
+// neither.
+struct BatchAdapters {
+  lora::AdapterTiles tiles;
+  std::vector<int32_t> rank_rows;  // begin and end of the rows of each place of the stack
+};
+
+// Writes the batch and what finds its adapters to `memory`. All places but that of the blocks depend only on the
+// numbers of rows, shared spans, tiles, sites and places.
+PlacedBatch place_batch(const DecodeBatch& batch, const BatchAdapters& adapters, std::vector<std::byte>& memory);
 
 }  // namespace lockstep::rollout

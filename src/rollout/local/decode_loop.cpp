@@ -27,7 +27,7 @@ void DecodeLoop::reserve(const DecodeShape& shape) {
 
 kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, const DecodeShape& shape) {
   const DecodeBatch batch(inputs, shape, model_.attention_shape(0), pool_.spare_memory());
-  const PlacedBatch placed = place_batch(batch, host_tiles_, staged_);
+  const PlacedBatch placed = place_batch(batch, several_, staged_);
   reserve(shape);
   upload(state_.data(), staged_.data(), staged_.size(), stream_);
   zero(spans_.data(), span_bytes(shape), stream_);  // every step leaves its counters at zero
@@ -41,8 +41,11 @@ kernels::DecodeState DecodeLoop::place(std::span<const DecodeInput> inputs, cons
                 .shared_spans = shares ? placed.shared_spans.in(state_) : nullptr,
                 .first_own_span = shares ? placed.first_own_span.in(state_) : nullptr,
                 .num_shared_spans = static_cast<int64_t>(batch.shared_spans.size())};
-  tiles_ = host_tiles_.empty() ? kernels::LoraTiles()
-                               : host_tiles_.on_device(placed.tiles.in(state_), placed.sites.in(state_));
+  tiles_ = several_.tiles.empty() ? kernels::LoraTiles()
+                                  : several_.tiles.on_device(placed.tiles.in(state_), placed.sites.in(state_));
+  const auto places = static_cast<int64_t>(several_.rank_rows.size()) / 2;
+  rank_rows_ =
+      places == 0 ? kernels::RankRows() : kernels::RankRows{.rows = placed.rank_rows.in(state_), .adapters = places};
   auto* const drawn = static_cast<int32_t*>(results_.data());
   return {.tokens = placed.tokens.in(state_),
           .positions = placed.positions.in(state_),
@@ -70,6 +73,7 @@ void DecodeLoop::step(const kernels::DecodeState& state, float inv_temperature) 
                      .max_positions = std::min(sequences_.max_positions, c.max_positions),
                      .kv_layer_stride = pool_.layer_stride() / dtype_bytes(kernels::activation_dtype(stream_.device())),
                      .adapter = adapter_,
+                     .rank_rows = rank_rows_,
                      .tiles = tiles_},
                  arena_, stream_);
   model_.logits(logits, hidden,
@@ -96,7 +100,7 @@ const lora::AdapterVersion* DecodeLoop::in_slot(const lora::AdapterVersion& adap
 
 void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
   adapter_ = inputs.front().adapter;
-  host_tiles_ = {};
+  several_ = {};
   std::vector<lora::AdapterRows> runs;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (runs.empty() || runs.back().adapter != inputs[i].adapter)
@@ -107,15 +111,51 @@ void DecodeLoop::choose_adapters(std::span<const DecodeInput> inputs) {
     if (adapter_) adapter_ = in_slot(*adapter_);
     return;
   }
+  if (stack(runs)) return;
   adapter_ = nullptr;
-  host_tiles_ = lora::tiles_of(runs);
+  several_.tiles = lora::tiles_of(runs);
+}
+
+bool DecodeLoop::stack(std::span<const lora::AdapterRows> runs) {
+  std::vector<const lora::AdapterVersion*> adapters;
+  for (const lora::AdapterRows& run : runs) {
+    if (!run.adapter || run.adapter->layout != runs.front().adapter->layout) return false;
+    if (std::ranges::find(adapters, run.adapter) != adapters.end()) return false;  // its rows are apart
+    adapters.push_back(run.adapter);
+  }
+  const std::shared_ptr<const lora::AdapterLayout>& layout = adapters.front()->layout;
+  const int64_t places = lora::AdapterStack::places_for(adapters.size());
+  if (!lora::AdapterStack::fits(*layout, places)) return false;
+  lora::AdapterStack& stack = stack_of(layout, places);
+  const std::optional<std::vector<int64_t>> found = stack.place(adapters, stream_);
+  if (!found) return false;
+  several_.rank_rows.resize(2 * static_cast<size_t>(places));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const auto at = 2 * static_cast<size_t>((*found)[i]);
+    several_.rank_rows[at] = static_cast<int32_t>(runs[i].row_begin);
+    several_.rank_rows[at + 1] = static_cast<int32_t>(runs[i].row_begin + runs[i].rows);
+  }
+  adapter_ = &stack.version();
+  return true;
+}
+
+lora::AdapterStack& DecodeLoop::stack_of(const std::shared_ptr<const lora::AdapterLayout>& layout, int64_t places) {
+  auto found = stacks_.find(places);
+  if (found != stacks_.end() && found->second.each() != layout) {
+    stacks_.erase(found);
+    graphs_.clear();  // they contain its address
+    found = stacks_.end();
+  }
+  if (found == stacks_.end()) found = stacks_.try_emplace(places, layout, places, stream_).first;
+  return found->second;
 }
 
 StepGraphs::Key DecodeLoop::key_of(const DecodeShape& shape, float inv_temperature) const {
   StepGraphs::Key key{.shape = shape, .shared_spans = sequences_.num_shared_spans, .inv_temperature = inv_temperature};
   if (adapter_) key.adapter = {.layout = adapter_->layout};
-  key.tiles = {
-      .tiles = tiles_.num_tiles, .sites = static_cast<int64_t>(host_tiles_.sites.size()), .max_rank = tiles_.max_rank};
+  key.tiles = {.tiles = tiles_.num_tiles,
+               .sites = static_cast<int64_t>(several_.tiles.sites.size()),
+               .max_rank = tiles_.max_rank};
   return key;
 }
 

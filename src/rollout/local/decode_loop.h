@@ -2,11 +2,12 @@
 // tokens are the next one's inputs, and the host reads the results of all steps at once.
 #pragma once
 
+#include <map>
 #include <span>
 #include <vector>
 
 #include "kernels/decode.h"
-#include "lora/adapter_tiles.h"
+#include "lora/adapter_stack.h"
 #include "model/model.h"
 #include "rollout/local/block_pool.h"
 #include "rollout/local/decode_batch.h"
@@ -22,8 +23,9 @@ struct DecodeResults {
 
 // Graphs are cached by (rows rounded up, spans of keys rounded up, adapter layout, temperature of the log-probs). The
 // adapter of all rows is copied to memory of the loop first, unless it is there already, so that the graphs of one
-// version are those of the next, wherever its buffer lies. With several adapters the key holds only upper bounds of the
-// number of tiles and of the rank; of spans that inputs share it holds the rounded number.
+// version are those of the next, wherever its buffer lies; so are a few adapters of one layout, as versions of a policy
+// are (lora::AdapterStack). With any others the key holds only upper bounds of the number of tiles and of the rank; of
+// spans that inputs share it holds the rounded number.
 // A step that cannot be recorded runs without a graph, with the same bits. One thread.
 class DecodeLoop {
  public:
@@ -42,6 +44,8 @@ class DecodeLoop {
  private:
   void choose_adapters(std::span<const DecodeInput> inputs);
   const lora::AdapterVersion* in_slot(const lora::AdapterVersion& adapter);
+  bool stack(std::span<const lora::AdapterRows> runs);  // false: tiles it is
+  lora::AdapterStack& stack_of(const std::shared_ptr<const lora::AdapterLayout>& layout, int64_t places);
   kernels::DecodeState place(std::span<const DecodeInput> inputs, const DecodeShape& shape);
   void reserve(const DecodeShape& shape);
   size_t span_bytes(const DecodeShape& shape) const;
@@ -54,12 +58,14 @@ class DecodeLoop {
   Buffer state_, results_, spans_;  // device
   std::vector<std::byte> staged_;
   kernels::DeviceSequences sequences_;  // in state_
-  // For the current run: one adapter for all rows, or tiles of rows, or neither.
-  const lora::AdapterVersion* adapter_ = nullptr;  // slot_
+  // For the current run: one adapter for all rows, or a stack of them, or tiles of rows, or nothing.
+  const lora::AdapterVersion* adapter_ = nullptr;  // slot_, or of a stack
   lora::AdapterVersion slot_;                      // a copy whose address stays
   std::shared_ptr<const Buffer> slot_source_;      // what it is a copy of: held, so that nobody writes another there
-  lora::AdapterTiles host_tiles_;
+  std::map<int64_t, lora::AdapterStack> stacks_;   // by their places
+  BatchAdapters several_;
   kernels::LoraTiles tiles_;
+  kernels::RankRows rank_rows_;
   Arena arena_;
   StepGraphs graphs_;
 };
