@@ -3,42 +3,22 @@
 import decimal
 import json
 import pathlib
-import shutil
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
 
-import pyarrow
 import pytest
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "bench"))
+from dashboard_frames import CHROMIUM, measure, write_run
+
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-CHROMIUM = next((path for path in map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")) if path), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium-headless-shell")
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
-
-
-def write_run(directory, steps, groups, samples):
-    """A run directory with many samples, whose texts are hostile."""
-    (directory / "samples").mkdir(parents=True)
-    (directory / "run.json").write_text(json.dumps({"kind": "rl", "iterations": steps, "arguments": {"--lr": SCRIPT, "--rm-api-key": "***"}}) + "\n")
-    (directory / "metrics.jsonl").write_text("".join(json.dumps({"step": step, "reward": step / steps, SCRIPT: 1.0}) + "\n" for step in range(1, steps + 1)))
-    codec, offset = pyarrow.Codec("zstd"), 0
-    with open(directory / "samples" / "000001.jsonl.zst", "wb") as piece, open(directory / "samples" / "index.jsonl", "w") as index:
-        for step in range(1, steps + 1):
-            for group in range(groups):
-                rewards = [float((step + group + i) % 2) for i in range(samples)]
-                lines = "".join(json.dumps({
-                    "step": step, "group": group, "index": i, "prompt": SCRIPT, "label": SCRIPT, "response": SCRIPT, "reward": rewards[i],
-                    "rewards": {SCRIPT: rewards[i]}, "truncated": False, "prompt_tokens": [1], "tokens": [5, 6], "pieces": [SCRIPT, " end"],
-                    "version": 1, "advantage": 0.5, "sampled_logprobs": [-0.5, -3.0], "policy_logprobs": [-0.5, -3.0]}) + "\n" for i in range(samples))
-                frame = codec.compress(lines.encode(), asbytes=True)
-                piece.write(frame)
-                index.write(json.dumps({"step": step, "group": group, "piece": 1, "offset": offset, "bytes": len(frame), "rewards": rewards,
-                                        "lengths": [2] * samples, "truncated": [0] * samples}) + "\n")
-                offset += len(frame)
 
 
 class Dashboard:
@@ -392,7 +372,7 @@ def test_tokens_are_coloured_by_their_numbers(lockstep, stale, page, tmp_path):
 
 
 def test_samples_are_text_and_a_hundred_thousand_stay_smooth(lockstep, page, tmp_path):
-    write_run(tmp_path / "run", steps=250, groups=100, samples=4)
+    write_run(tmp_path / "run", SCRIPT)
     with Dashboard(lockstep, tmp_path / "run") as dashboard:
         open_page(page, dashboard.address)
         assert SCRIPT in page.locator("#charts").inner_text()
@@ -410,6 +390,11 @@ def test_samples_are_text_and_a_hundred_thousand_stay_smooth(lockstep, page, tmp
         page.wait_for_function("() => [...document.querySelectorAll('.row')].some(row => row.innerText.startsWith('step 1 '))")
         page.locator(".row").last.click()
         page.wait_for_function("() => document.querySelector('#group h2').innerText === 'Step 1, prompt 0'")
+        # bench/dashboard_frames.py records these; the bounds are far above, for busy machines, and far below those of a list that is drawn whole.
+        page.locator("#list").evaluate("box => box.scrollTop = 0")
+        times = measure(page)
+        assert all(part["p95_ms"] < 150 for name, part in times.items() if name.startswith("scroll_")), times
+        assert all(part["until_shown_ms"] < 3000 for name, part in times.items() if name.startswith("filter_")), times
         page.keyboard.press("3")
         assert SCRIPT in page.locator("#settings").inner_text()
         assert page.evaluate("window.hacked") is None
