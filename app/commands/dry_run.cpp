@@ -8,6 +8,7 @@
 
 #include "commands/commands.h"
 #include "commands/describe_layout.h"
+#include "core/hidden_secrets.h"
 #include "data/dataset.h"
 #include "recipes/adapter.h"
 #include "recipes/memory_plan.h"
@@ -206,10 +207,10 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       recipes::beside_trainer(options, base),
       RolloutShape{.prompts = options.rollout_batch_size, .samples = samples, .tokens = options.sampling.max_tokens});
   if (options.engine.kind)
-    *control.out << fmt::format("engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
-                                options.engine.addresses.empty()
-                                    ? options.engine.command
-                                    : fmt::format("{}", fmt::join(options.engine.addresses, ", ")));
+    *control.out << fmt::format(
+        "engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
+        hide_secrets(options.engine.addresses.empty() ? options.engine.command
+                                                      : fmt::format("{}", fmt::join(options.engine.addresses, ", "))));
   std::optional<int64_t> rows;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
   for (const recipes::EvalSet& set : options.eval_sets) {
