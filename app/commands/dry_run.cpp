@@ -8,6 +8,7 @@
 
 #include "commands/commands.h"
 #include "commands/describe_layout.h"
+#include "commands/describe_staleness.h"
 #include "core/hidden_secrets.h"
 #include "data/dataset.h"
 #include "recipes/adapter.h"
@@ -96,7 +97,8 @@ struct DryRun {
       line("of the GPU", gpu.total_bytes, fmt::format("  ({}), free", gpu.name) + bytes_text(gpu.free_bytes));
     }
     line("base weights", memory.base);
-    line(!beside.trained.empty() ? "adapters, 2 versions" : "adapter, 2 versions", memory.adapter);
+    line(beside.trained.empty() ? "adapter versions" : "adapters' versions", memory.adapter,
+         fmt::format("  ({}{})", beside.versions, beside.trained.empty() ? "" : " of the actor"));
     line("optimizer moments", memory.moments);
     line("gradient lanes", memory.lanes, "  (at most)");
     if (memory.snapshots > 0) line("snapshots to save", memory.snapshots);
@@ -225,6 +227,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       "rollout     {} prompts x {} samples = {} samples, at most {} new tokens, temperature {:g}\n",
       options.rollout_batch_size, options.n_samples, samples, options.sampling.max_tokens,
       options.sampling.temperature);
+  describe_staleness(options.staleness, *control.out);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
                               options.training.global_batch_size, steps, count_text(rollouts));
   for (const recipes::SecondTrainerKind* kind : recipes::second_trainers(options))
