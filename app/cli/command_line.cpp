@@ -116,8 +116,14 @@ void run_training(TrainingCommand<Options> command, Screen& screen,
   if (launched) recipes::require_ranks(layout, launched->launch.size, launched->launcher);
   if (launched && command.dry_run && !layout.asked) {  // what the launcher has made
     const parallel::Launch& launch = launched->launch;
-    training.ranks.hosts = launch.size / launch.local_size;
-    training.ranks.devices_per_host = std::max<int64_t>(1, launch.local_size / layout.ranks_per_device);
+    const bool alike = launch.size % launch.local_size == 0;
+    const int64_t here = alike ? launch.local_size : launch.size;
+    training.ranks.hosts = launch.size / here;
+    training.ranks.devices_per_host = std::max<int64_t>(1, here / layout.ranks_per_device);
+    if (!alike)
+      command.notes.push_back(fmt::format(
+          "{}: hosts have different numbers of ranks ({} of {} here); the plan shows all {} as if on one host",
+          launched->launcher, launch.local_size, launch.size, launch.size));
   }
   if (!command.dry_run && (launched || layout.ranks() > 1)) {
     refuse_servers(command.options);

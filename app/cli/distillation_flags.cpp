@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/hidden_secrets.h"
 #include "net/http_client.h"
 #include "rl/teacher_dialect.h"
 
@@ -23,13 +24,14 @@ bool is_teacher_function(const std::string& path, std::string_view name) {
 
 [[noreturn]] void contradicts(const char* what, const char* flag, const std::string& got,
                               const std::string& wanted = {}) {
-  throw ConfigError({.what = what, .where = flag, .got = got, .wanted = wanted});
+  throw ConfigError({.what = what, .where = flag, .got = hide_secrets(got), .wanted = wanted});
 }
 
 // NAME=URL, as miles has it, or one URL.
 void read_urls(const DistillationForm& form, recipes::RlOptions& o) {
   for (const std::string& text : form.teacher_urls) {
-    const size_t equals = text.find('=');
+    size_t equals = text.find('=');
+    if (text.find("://") < equals) equals = std::string::npos;  // of the URL's query
     recipes::TeacherServer server;
     if (equals != std::string::npos) server.name = text.substr(0, equals);
     server.url = equals == std::string::npos ? text : text.substr(equals + 1);
@@ -163,7 +165,7 @@ void take_teacher_functions(DistillationForm& form, recipes::RlOptions& o, Class
   if (o.reward.url.empty()) return;
   if (form.teacher_urls.empty()) {
     form.teacher_urls = {o.reward.url};
-    given.notes.push_back(fmt::format("--rm-url {}: the teacher", o.reward.url));
+    given.notes.push_back(fmt::format("--rm-url {}: the teacher", hide_secrets(o.reward.url)));
   }
   o.reward.url.clear();
   std::erase_if(given.used, [](const Occurrence& occurrence) { return occurrence.flag == "--rm-url"; });

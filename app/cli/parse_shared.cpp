@@ -231,7 +231,7 @@ OrderedJson resolved_arguments(const FlagSet& flags, const Classified& given) {
         arguments[flag.name] = flag.binding.arity == Arity::none ? OrderedJson(false) : OrderedJson(flag.binding.shown);
       else if (flag.binding.arity == Arity::none)
         arguments[flag.name] = true;
-      else if (is_secret(flag.name))
+      else if (names_a_secret(flag.name))
         arguments[flag.name] = kHiddenSecret;
       else if (flag.binding.arity == Arity::one)
         arguments[flag.name] = hide_secrets(occurrence->values.front());

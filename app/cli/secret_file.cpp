@@ -31,8 +31,4 @@ Binding secret_file(std::string& target) {
   return {.set = [&target](const std::string& flag, const Values& values) { target = read_secret(flag, values[0]); }};
 }
 
-bool is_secret(std::string_view flag) {
-  return flag.ends_with("-key") && (flag.ends_with("-api-key") || flag.starts_with("--wandb"));
-}
-
 }  // namespace lockstep::cli

@@ -13,7 +13,4 @@ namespace lockstep::cli {
 std::string read_secret(const std::string& flag, const std::string& path);
 Binding secret_file(std::string& target);
 
-// Whether a flag's value is a secret, which is shown as kHiddenSecret.
-bool is_secret(std::string_view flag);
-
 }  // namespace lockstep::cli

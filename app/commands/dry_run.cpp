@@ -8,6 +8,8 @@
 
 #include "commands/commands.h"
 #include "commands/describe_layout.h"
+#include "commands/describe_staleness.h"
+#include "core/hidden_secrets.h"
 #include "data/dataset.h"
 #include "recipes/adapter.h"
 #include "recipes/memory_plan.h"
@@ -95,7 +97,8 @@ struct DryRun {
       line("of the GPU", gpu.total_bytes, fmt::format("  ({}), free", gpu.name) + bytes_text(gpu.free_bytes));
     }
     line("base weights", memory.base);
-    line(!beside.trained.empty() ? "adapters, 2 versions" : "adapter, 2 versions", memory.adapter);
+    line(beside.trained.empty() ? "adapter versions" : "adapters' versions", memory.adapter,
+         fmt::format("  ({}{})", beside.versions, beside.trained.empty() ? "" : " of the actor"));
     line("optimizer moments", memory.moments);
     line("gradient lanes", memory.lanes, "  (at most)");
     if (memory.snapshots > 0) line("snapshots to save", memory.snapshots);
@@ -206,10 +209,10 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       recipes::beside_trainer(options, base),
       RolloutShape{.prompts = options.rollout_batch_size, .samples = samples, .tokens = options.sampling.max_tokens});
   if (options.engine.kind)
-    *control.out << fmt::format("engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
-                                options.engine.addresses.empty()
-                                    ? options.engine.command
-                                    : fmt::format("{}", fmt::join(options.engine.addresses, ", ")));
+    *control.out << fmt::format(
+        "engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
+        hide_secrets(options.engine.addresses.empty() ? options.engine.command
+                                                      : fmt::format("{}", fmt::join(options.engine.addresses, ", "))));
   std::optional<int64_t> rows;
   *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
   for (const recipes::EvalSet& set : options.eval_sets) {
@@ -224,6 +227,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       "rollout     {} prompts x {} samples = {} samples, at most {} new tokens, temperature {:g}\n",
       options.rollout_batch_size, options.n_samples, samples, options.sampling.max_tokens,
       options.sampling.temperature);
+  describe_staleness(options.staleness, *control.out);
   *control.out << fmt::format("batch       {} samples a step, {} steps a rollout, {} rollouts\n",
                               options.training.global_batch_size, steps, count_text(rollouts));
   for (const recipes::SecondTrainerKind* kind : recipes::second_trainers(options))

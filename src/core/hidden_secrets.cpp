@@ -7,13 +7,12 @@ namespace lockstep {
 
 namespace {
 
+// What flags call a key of a row; any other key is a secret.
+constexpr const char* kRowKeys[] = {"-input-key",  "-label-key",    "-length-key", "-metadata-key", "-prompt-key",
+                                    "-reward-key", "-response-key", "-tool-key",   "-teacher-key"};
+
 bool is_name(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
-}
-
-bool names_a_secret(std::string name) {
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name.ends_with("key") || name.ends_with("token") || name.ends_with("secret") || name.ends_with("password");
 }
 
 size_t skip(const std::string& text, size_t at, const auto& is_part) {
@@ -37,6 +36,14 @@ size_t begin_of_value(const std::string& text, size_t begin, size_t end) {
 }
 
 }  // namespace
+
+bool names_a_secret(std::string_view name) {
+  std::string lower(name);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto ends_with = [&](const char* end) { return lower.ends_with(end); };
+  if (lower.starts_with("--") && std::ranges::any_of(kRowKeys, ends_with)) return false;
+  return ends_with("key") || ends_with("token") || ends_with("secret") || ends_with("password");
+}
 
 std::string hide_secrets(const std::string& text) {
   std::string shown;

@@ -8,9 +8,13 @@ namespace lockstep {
 
 inline constexpr const char* kHiddenSecret = "***";
 
-// A command or a URL with "***" for each secret that can be told by its name: the value of a flag, variable or query
-// whose name ends in key, token, secret or password (`--api-key X`, `API_KEY=X`, `?key=X`), and what stands before the
-// host of a URL (`http://user:password@host`).
+// Whether what has this name (a flag, a variable, a field of a query) is a secret: names that end in key, token, secret
+// or password, but for flags that name a key of a row ("--label-key").
+bool names_a_secret(std::string_view name);
+
+// A command or a URL with "***" for each secret that can be told by its name: the value of what
+// names_a_secret (`--api-key X`, `API_KEY=X`, `?key=X`), and what stands before the host of a URL
+// (`http://user:password@host`).
 std::string hide_secrets(const std::string& text);
 
 }  // namespace lockstep

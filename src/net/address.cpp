@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "core/hidden_secrets.h"
 #include "net/http_client.h"
 
 namespace lockstep::net {
@@ -10,15 +11,50 @@ namespace {
 
 [[noreturn]] void refuse(std::string_view text, const std::string& where, const std::string& what,
                          const std::string& attempt = {}) {
-  throw ConfigError(
-      {.what = what, .where = where, .got = std::string(text), .wanted = "HOST:PORT", .attempt = attempt});
+  throw ConfigError({.what = what,
+                     .where = where,
+                     .got = hide_secrets(std::string(text)),
+                     .wanted = "HOST:PORT",
+                     .attempt = attempt});
+}
+
+// What stands before the host of an address, decoded.
+std::string user_of(std::string_view encoded, const std::string& where) {
+  std::string user;
+  for (size_t i = 0; i < encoded.size(); ++i) {
+    if (encoded[i] != '%') {
+      user += encoded[i];
+      continue;
+    }
+    const std::string_view digits = encoded.substr(i + 1, 2);
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    if (digits.size() < 2 || error != std::errc() || end != digits.data() + 2)
+      refuse("***@", where, "a % in a user or password is followed by two hexadecimal digits", "%25 for a %");
+    user += static_cast<char>(value);
+    i += 2;
+  }
+  if (user.find(':') == std::string::npos) user += ':';
+  return user;
 }
 
 }  // namespace
 
-std::string Address::text() const {
+std::string Address::authority() const {
   const bool ipv6 = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}{}", ipv6 ? "[" : "", host, ipv6 ? "]" : "", port, prefix);
+  return fmt::format("{}{}{}:{}", ipv6 ? "[" : "", host, ipv6 ? "]" : "", port);
+}
+
+std::string Address::text() const {
+  return hide_secrets(authority() + prefix);
+}
+
+void require_one_authorization(const Address& address, const std::string& api_key, const std::string& where) {
+  if (address.user.empty() || api_key.empty()) return;
+  throw ConfigError({.what = "a server is told who asks by a user or by a key",
+                     .where = where,
+                     .got = "both: a user in its address, and a key",
+                     .attempt = "one without the other"});
 }
 
 Address parse_address(std::string_view text, const std::string& where) {
@@ -27,8 +63,16 @@ Address parse_address(std::string_view text, const std::string& where) {
     refuse(text, where, "a server behind TLS cannot be reached",
            "a tunnel (ssh -L, stunnel) to it and the tunnel's HOST:PORT");
   std::string_view rest = text;
-  if (rest.starts_with(kHttp)) rest.remove_prefix(kHttp.size());
+  const bool has_scheme = rest.starts_with(kHttp);
+  if (has_scheme) rest.remove_prefix(kHttp.size());
   Address address;
+  if (const size_t at = rest.substr(0, rest.find('/')).rfind('@'); at != rest.npos) {
+    if (!has_scheme)
+      refuse("***" + std::string(rest.substr(at)), where, "a user and a password need http:// before them",
+             "http://USER:PASSWORD@HOST:PORT");
+    address.user = user_of(rest.substr(0, at), where);
+    rest.remove_prefix(at + 1);
+  }
   if (const size_t slash = rest.find('/'); slash != rest.npos) {
     address.prefix = rest.substr(slash);
     rest = rest.substr(0, slash);

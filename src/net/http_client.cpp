@@ -17,6 +17,9 @@
 #include <optional>
 #include <thread>
 
+#include "core/base64.h"
+#include "core/hidden_secrets.h"
+
 namespace lockstep::net {
 
 namespace {
@@ -62,7 +65,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   void start() {
     message_ = {http::string_to_verb(call_.request.method), call_.to.prefix + call_.request.path, 11};
-    message_.set(http::field::host, call_.to.text());
+    message_.set(http::field::host, call_.to.authority());
+    if (!call_.to.user.empty()) message_.set(http::field::authorization, "Basic " + base64(call_.to.user));
     if (!call_.request.body.empty()) message_.set(http::field::content_type, call_.request.content_type);
     for (const auto& [name, value] : call_.request.headers) message_.set(name, value);
     message_.body() = std::move(call_.request.body);
@@ -174,8 +178,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     over_ = true;
     deadline_.cancel();
     close();
-    done(std::make_exception_ptr(
-        Unreachable({.what = "a server does not answer", .where = call_.to.text() + call_.request.path, .got = why})));
+    done(std::make_exception_ptr(Unreachable({.what = "a server does not answer",
+                                              .where = hide_secrets(call_.to.text() + call_.request.path),
+                                              .got = why})));
   }
 
   void done(HttpClient::Outcome outcome) {

@@ -31,13 +31,19 @@ struct Address {
   std::string host;
   int port = 80;
   std::string prefix = {};  // of every path: "/engine"; empty, as a rule
+  std::string user = {};    // "USER:PASSWORD", sent with every request as Basic authentication (RFC 7617); empty: none
 
-  std::string text() const;  // "HOST:PORT/PREFIX"
+  std::string authority() const;  // "HOST:PORT"
+  std::string text() const;       // "HOST:PORT/PREFIX" for messages: secrets in it are ***, and `user` is left out
   bool operator==(const Address&) const = default;
 };
-// "HOST:PORT", "[::1]:PORT", "http://HOST:PORT/PREFIX". ConfigError naming `where`; https is refused by name: the build
-// links no TLS, and a tunnel to the server gives it.
+// "HOST:PORT", "[::1]:PORT", "http://HOST:PORT/PREFIX", "http://USER:PASSWORD@HOST:PORT/PREFIX" (percent-encoded where
+// they have one of /:@%). ConfigError naming `where`, with secrets as ***; https is refused by name: the build links no
+// TLS, and a tunnel to the server gives it.
 Address parse_address(std::string_view text, const std::string& where);
+// ConfigError naming `where`: a request has one Authorization, so an address with a user and a key contradict each
+// other.
+void require_one_authorization(const Address& address, const std::string& api_key, const std::string& where);
 
 struct HttpRequest {
   std::string method = "GET";

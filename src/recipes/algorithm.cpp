@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "core/hidden_secrets.h"
 #include "recipes/second_trainers.h"
 #include "rl/reward/rule_numbers.h"
 
@@ -58,7 +59,7 @@ void add_distillation(OrderedJson& settings, const RlOptions& o) {
   const RlOptions usual;
   std::vector<std::string> servers;
   for (const TeacherServer& server : o.teacher_servers)
-    servers.push_back(server.name.empty() ? server.url : server.name + "=" + server.url);
+    servers.push_back(hide_secrets(server.name.empty() ? server.url : server.name + "=" + server.url));
   if (!servers.empty())
     settings["--opd-teacher-urls"] = servers.size() == 1 ? OrderedJson(servers[0]) : OrderedJson(servers);
   add_unless(settings, "--opd-teacher-model", o.teacher_model, usual.teacher_model);

@@ -53,11 +53,13 @@ void add_pass(MemoryPlan& plan, const model::ModelSpec& config, Trained trained)
   }
 }
 
+constexpr int64_t kVersionsBeside = 2;  // of a critic: the one that is, and the one being made
+
 // `lanes`: of a step's gradient, that one rank has.
-void add_trained(MemoryPlan& plan, const lora::AdapterLayout& layout, int lanes) {
+void add_trained(MemoryPlan& plan, const lora::AdapterLayout& layout, int64_t versions, int lanes) {
   const int64_t flat = layout.num_trained * kFloat;
-  plan.adapter +=
-      2 * (static_cast<int64_t>(lora::weight_bytes(layout, plan.device)) + model::extras_bytes(layout, plan.device));
+  plan.adapter += versions * (static_cast<int64_t>(lora::weight_bytes(layout, plan.device)) +
+                              model::extras_bytes(layout, plan.device));
   plan.moments += 2 * flat;
   plan.lanes += flat * train::lane_buffers(train::open_lanes(layout, plan.device), lanes);
 }
@@ -103,7 +105,8 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
       config, [stored](const std::string&) { return stored; }, device);
   const int64_t ranks = std::max<int64_t>(layout_of(training).ranks(), training.ranks.size);
   const auto lanes = static_cast<int>(std::max<int64_t>(1, training.gradient_lanes / ranks));
-  for (const lora::AdapterLayout* each : trained) add_trained(plan, *each, lanes);
+  for (const lora::AdapterLayout* each : trained)
+    add_trained(plan, *each, each == &layout ? beside.versions : kVersionsBeside, lanes);
   // A GPU's run keeps them in the memory of the host, of which this plan says nothing.
   if (beside.saves && device == Device::cpu)
     for (const lora::AdapterLayout* each : trained)

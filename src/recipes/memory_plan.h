@@ -52,6 +52,7 @@ struct TrainedBeside {
 struct BesideTrainer {
   std::optional<EnginePlan> engine = {};
   std::vector<TrainedBeside> trained = {};
+  int64_t versions = 2;         // of the run's adapter that are held: those that sample, and the one being made
   bool saves = false;           // checkpoints are written (SaveOptions::save)
   bool shares_prompts = false;  // of steps of a policy loss (train/shared_prompts.h); not with dropout
 };

@@ -372,7 +372,9 @@ class RlRun {
 }  // namespace
 
 BesideTrainer beside_trainer(const RlOptions& options, const Base& base) {
-  BesideTrainer beside{.engine = engine_plan(options), .shares_prompts = true};
+  const StalenessRule& rule = options.staleness;
+  const int64_t sample = std::max(versions_in_samples(options), rule.is_synchronous() ? 1 : rule.versions());
+  BesideTrainer beside{.engine = engine_plan(options), .versions = sample + 1, .shares_prompts = true};
   for (const SecondTrainerKind* kind : second_trainers(options))
     beside.trained.push_back({kind->name, kind->layout(options, base)});
   return beside;

@@ -240,8 +240,11 @@ struct RolloutEngine::Remote : Impl {
                                         .api_key = engine.api_key,
                                         .max_samples = options.max_sequences,
                                         .on_version_change = engine.on_version_change};
-    for (const std::string& address : engine.addresses)
-      fleet_options.addresses.push_back(net::parse_address(address, "RolloutEngineOptions::addresses"));
+    for (const std::string& address : engine.addresses) {
+      constexpr const char* kField = "RolloutEngineOptions::addresses";
+      fleet_options.addresses.push_back(net::parse_address(address, kField));
+      net::require_one_authorization(fleet_options.addresses.back(), engine.api_key, kField);
+    }
     if (engine.command.empty()) return fleet_options;
     std::string command = engine.command;
     if (fleet_options.addresses.empty()) {

@@ -32,6 +32,7 @@ HttpRewardOptions http_options(const RewardConfig& spec, const std::string& defa
                             .api_key = spec.api_key,
                             .timeout = spec.timeout};
   if (options.path == "/") options.path = default_path;
+  net::require_one_authorization(options.address, spec.api_key, kField);
   return options;
 }
 

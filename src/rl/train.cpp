@@ -45,6 +45,17 @@ double learn_from_teacher(std::span<train::Datum> datums, RlParts& parts, const 
   return difference;
 }
 
+void report_difference(TrainReport& report, const LogprobDifference& difference) {
+  report.logprob_diff = difference.mean;
+  report.logprob_diff_max = difference.max;
+}
+
+void measure_prepared(TrainReport& report, std::span<const train::Datum> batch, bool per_token) {
+  std::vector<std::vector<float>> logprobs;
+  for (const train::Datum& datum : batch) logprobs.push_back(datum.policy_logprobs);
+  report_difference(report, measure_logprobs(batch, logprobs, per_token));
+}
+
 // The rollout as the trainer reads it, with everything that the loss needs.
 std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout,
                                   const TrainPlan& plan, const Watch& watch, TrainReport& report) {
@@ -73,6 +84,10 @@ std::vector<train::Datum> prepare(RlParts& parts, const Algorithm& algorithm, co
                    {.group = {.center = false}});
   if (algorithm.needs_teacher())
     report.teacher_kl = learn_from_teacher(datums, parts, algorithm, rollout, plan.version_of, between);
+  // The old log-probs that the trainer computed are those of the version that sampled: nothing more has to run.
+  const bool of_sampler = drew != nullptr || (!plan.version_of && !plan.decoupled);
+  if (plan.train_actor && !sampler.exact_logprobs && sampler.policys_logprobs && of_sampler)
+    measure_prepared(report, step_batch(datums, 0, plan.batch_size), algorithm.reduction.per_token());
   return datums;
 }
 
@@ -90,9 +105,7 @@ void measure_apart(TrainReport& report, RlParts& parts, const Algorithm& algorit
   const auto logprobs =
       version_of ? train::dealt_rows(parts.group, datums, by_version) : train::dealt_rows(parts.group, datums, by_now);
   if (logprobs.size() < datums.size()) return;  // a version is not there any more
-  const LogprobDifference difference = measure_logprobs(datums, logprobs, algorithm.reduction.per_token());
-  report.logprob_diff = difference.mean;
-  report.logprob_diff_max = difference.max;
+  report_difference(report, measure_logprobs(datums, logprobs, algorithm.reduction.per_token()));
 }
 
 // A step with what its loss wants to know of all its datums first.
@@ -214,7 +227,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
   const bool apart = plan.dropout || plan.version_of;
-  if (apart && plan.measure_logprobs)
+  if (apart && plan.measure_logprobs && !report.logprob_diff)
     measure_apart(report, parts, algorithm, step_batch(datums, 0, plan.batch_size), rollout.trajectories,
                   plan.version_of, watch);
   if (!parts.seconds.empty() && plan.release_memory) parts.actor.release_memory();

@@ -23,8 +23,8 @@ struct TrainPlan {
   OnNotFinite on_not_finite = {};
   bool release_memory = false;  // give that of activations back afterwards, as the sampler shares the device
   // The trainer drops out inputs of the adapter, which no sampler does: its log-probs cannot be compared with a
-  // sampler's as they are. measure_logprobs: where they cannot, they are made once more without dropout and with the
-  // version that sampled, for the first step.
+  // sampler's as they are. measure_logprobs: where they cannot, and no old log-probs of that version were computed,
+  // they are made once more without dropout and with the version that sampled, for the first step.
   bool dropout = false, measure_logprobs = false;
   TrainObserver* observer = nullptr;  // outlives the training; none: nobody looks
   // The versions that sampled the rollout, where they are not the trainer's: its log-probs are compared with theirs, if

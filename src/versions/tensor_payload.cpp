@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 
+#include "core/base64.h"
 #include "core/hash.h"
 #include "core/json.h"
 
@@ -130,19 +131,6 @@ void put_tensor(std::string& out, const ConstTensor& tensor, int64_t offset) {
   out += kReduce;
   out += kTuple;
   out += kReduce;
-}
-
-std::string base64(std::string_view bytes) {
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  out.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t count = std::min<size_t>(3, bytes.size() - i);
-    uint32_t bits = 0;
-    for (size_t j = 0; j < 3; ++j) bits = bits << 8 | (j < count ? static_cast<uint8_t>(bytes[i + j]) : 0U);
-    for (size_t j = 0; j < 4; ++j) out += j <= count ? kDigits[bits >> (18 - 6 * j) & 63] : '=';
-  }
-  return out;
 }
 
 }  // namespace

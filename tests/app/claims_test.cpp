@@ -247,6 +247,12 @@ TEST(Secrets, ComeByFileAndAreShownNowhere) {
   const auto within =
       parse_train(train_args("--n-samples-per-prompt 2 --save s --rm-type remote_rm --rm-url http://h/x?key=hunter2"));
   EXPECT_EQ(within.options.save.arguments.at("--rm-url"), "http://h/x?key=***");
+  // What flags with a KEY are given is shown only where it is a key of a row.
+  const auto rows = parse_train(train_args(
+      "--n-samples-per-prompt 2 --save s --label-key answer --metadata-key extra --opd-teacher-key teacher"));
+  for (const auto& [flag, shown] :
+       {std::pair("--label-key", "answer"), {"--metadata-key", "extra"}, {"--opd-teacher-key", "teacher"}})
+    EXPECT_EQ(rows.options.save.arguments.at(flag), shown) << flag;
   fs::write_file_atomic(file, "two\nlines");
   rejects(judge + "--rm-api-key-file " + file, {"--rm-api-key-file names a file without a key", "one line"});
 }

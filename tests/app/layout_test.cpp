@@ -102,6 +102,17 @@ TEST(Layouts, ADryRunOfAnotherRankSaysNothing) {
   EXPECT_EQ(printed(kSft + "--device cpu --dry-run", as_rank("1")), "");
 }
 
+// srun with 3 and 1 ranks: four are planned, and the plan says how it differs.
+TEST(Layouts, ADryRunPlansAllRanksOfUnequalHosts) {
+  const std::map<std::string, std::string> unequal = {{"RANK", "0"},        {"WORLD_SIZE", "4"},
+                                                      {"LOCAL_RANK", "0"},  {"LOCAL_WORLD_SIZE", "3"},
+                                                      {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}};
+  const std::string text = printed(kSft + "--device cpu --dry-run", unequal);
+  for (const char* part : {"layout      4 ranks on 1 host", "2 of 8 gradient lanes", "5 of a step's 20 samples",
+                           "hosts have different numbers of ranks (3 of 4 here)"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in\n" << text;
+}
+
 TEST(Layouts, WhatThisHostLacksIsRefusedWithAWayOut) {
   if (num_gpus() >= 512) GTEST_SKIP() << "a very large host";
   expect_error<ConfigError>(

@@ -197,7 +197,7 @@ TEST(Scripts, PpoLaunchPassesDryRun) {
   const std::string printed = dry_run(
       std::string(kPpoLaunch) + " --without pipeline-model-parallel-size,context-parallel-size", dir.path().string());
   for (const char* part :
-       {"critic      lora rank 32, with a value head, ", "adapters, 2 versions",
+       {"critic      lora rank 32, with a value head, ", "adapters' versions",
         "advantages  GAE of the critic's values, gamma 1, lambda 1; values are clipped at 0.2",
         "critic      lr 1e-05, 0 steps of warm-up, alone for 1 rollouts",
         "batch       32 samples a step, 2 steps a rollout, 300 rollouts", "            598 optimizer steps"})

@@ -50,6 +50,42 @@ TEST_F(Commands, PlanOfAbsentDataKnowsNoSteps) {
   EXPECT_NE(out_.str().find("unknown optimizer steps"), std::string::npos) << out_.str();
 }
 
+TEST_F(Commands, PlanSaysWhatIsSampledAheadAndShowsNoKey) {
+  recipes::RlOptions rl;
+  rl.base = sft().base;
+  rl.adapter = sft().adapter;
+  rl.prompt_data = path("absent.jsonl");
+  rl.num_rollout = 9;
+  rl.rollout_batch_size = 4;
+  rl.training.global_batch_size = 4;
+  const auto plan = [&] {
+    dry_run_rl(rl, {}, control_);
+    return taken(out_);
+  };
+  const std::string in_turn = plan();
+  EXPECT_EQ(in_turn.find("ahead "), std::string::npos) << in_turn;
+  EXPECT_NE(in_turn.find("  (2)\n"), std::string::npos) << in_turn;
+  rl.staleness = {.max_staleness = 2, .update_interval = 3};
+  const std::string stale = plan();
+  for (const char* part :
+       {"the adapter of r - 2 iterations of training (the first one for r < 2), rounded down to a multiple of 3",
+        "up to 4 iterations old", "held at once: 5 versions", "samples of up to 5 rollouts", "--true-on-policy-mode"})
+    EXPECT_NE(stale.find(part), std::string::npos) << part << "\nis not in\n" << stale;
+  // As many as are held, and the one being made; the sum counts them.
+  EXPECT_NE(stale.find("  (6)\n"), std::string::npos) << stale;
+  const auto bytes = [](const std::string& text, const char* what) {
+    const size_t at = text.find(what);
+    return at == std::string::npos ? -1 : std::stod(text.substr(text.find_first_of("0123456789", at)));
+  };
+  EXPECT_NEAR(bytes(stale, "adapter versions"), 3 * bytes(in_turn, "adapter versions"), 0.31);
+  rl.staleness = {};
+  rl.engine.kind = rollout::EngineKind::vllm;
+  rl.engine.command = "vllm serve --api-key hunter2";
+  EXPECT_NE(plan().find("vllm serve --api-key ***"), std::string::npos);
+  rl.engine.addresses = {"http://u:hunter2@h:80"};
+  EXPECT_EQ(plan().find("hunter2"), std::string::npos);
+}
+
 TEST_F(Commands, PlanComparesWhatIsAskedWithTheAdapterToStartFrom) {
   recipes::SftOptions options = sft();
   options.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/tests/golden/llama3";

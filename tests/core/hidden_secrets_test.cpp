@@ -13,9 +13,18 @@ TEST(HiddenSecrets, AreToldByTheirNames) {
   EXPECT_EQ(hide_secrets("http://user:hunter2@h:80/x"), "http://***@h:80/x");
 }
 
+// One list for flags and texts. A flag that ends in key is a secret unless it is known to name a key of a row.
+TEST(HiddenSecrets, NamesAreOneList) {
+  for (const char* name : {"--api-key", "--rm-api-key", "--rollout-engine-api-key", "--wandb-key", "API_KEY",
+                           "HF_TOKEN", "key", "password", "--new-key"})
+    EXPECT_TRUE(names_a_secret(name)) << name;
+  for (const char* name : {"--label-key", "--eval-input-key", "--opd-teacher-key", "--tool-key", "--tokenizer", "keys"})
+    EXPECT_FALSE(names_a_secret(name)) << name;
+}
+
 TEST(HiddenSecrets, OtherTextsStayAsTheyAre) {
   for (const char* text : {"--tokenizer mistral --max-tokens 5", "http://h:80/x?monkeys=3", "a key is here", "key 5",
-                           "--key-file k", "me@host", "models/arith"})
+                           "--key-file k", "--label-key answer", "me@host", "models/arith"})
     EXPECT_EQ(hide_secrets(text), text);
 }
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -26,6 +27,23 @@ class Killed : public testing::TrainProcess {
     ASSERT_EQ(part.size(), whole.size());
     for (size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i], whole[i]);
     EXPECT_TRUE(whole.back().contains("samples"));  // of the sampled tokens
+    EXPECT_EQ(saved_samples("part"), saved_samples("whole"));
+  }
+
+  // The compressed bytes of each group in samples/, by step and group: pieces begin where a run began or went on.
+  std::map<std::pair<int64_t, int64_t>, std::string> saved_samples(const std::string& name) const {
+    std::map<std::pair<int64_t, int64_t>, std::string> groups;
+    std::istringstream lines(read(name + "/samples/index.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const Json entry = Json::parse(line);
+      const std::string piece = read(fmt::format("{}/samples/{:06}.jsonl.zst", name, entry["piece"].get<int64_t>()));
+      const bool is_new = groups
+                              .emplace(std::pair(entry["step"].get<int64_t>(), entry["group"].get<int64_t>()),
+                                       piece.substr(entry["offset"].get<size_t>(), entry["bytes"].get<size_t>()))
+                              .second;
+      EXPECT_TRUE(is_new) << "written twice: " << line;
+    }
+    return groups;
   }
 
   // What lies in the directory after a kill: at most one completed iteration is lost.
@@ -78,6 +96,24 @@ TEST_F(Killed, ACriticGoesOnWhereItWas) {
   more_ = {"--advantage-estimator", "ppo", "--lambd", "0.95", "--critic-lr", "1e-2", "--num-critic-only-steps", "2"};
   more_files_ = {"policies/critic/adapter_model.safetensors", "parts/critic.optimizer.safetensors"};
   kill_at_random(8, 3);
+}
+
+// Versions that are still needed and what was sampled ahead are in the checkpoint, or are made again.
+TEST_F(Killed, SamplingAheadGoesOnWhereItWas) {
+  more_ = {"--max-staleness", "1"};
+  kill_at_random(12, 5);
+}
+
+TEST_F(Killed, SamplingAheadWithFewerVersionsGoesOnWhereItWas) {
+  more_ = {"--max-staleness", "2", "--update-weights-interval", "2", "--true-on-policy-mode"};
+  kill_at_random(8, 6);
+}
+
+// Samples that were cut go on with later versions.
+TEST_F(Killed, PartialRolloutsGoOnWhereTheyWere) {
+  more_ = {"--partial-rollout",    "--partial-rollout-tokens", "2", "--over-sampling-batch-size", "4",
+           "--true-on-policy-mode"};
+  kill_at_random(12, 7);
 }
 
 using SlowKilled = Killed;

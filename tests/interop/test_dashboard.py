@@ -1,102 +1,17 @@
 """The dashboard in a headless Chromium: what it shows, that samples stay text, keys, and that many samples stay smooth."""
 
 import json
-import pathlib
-import shutil
 import subprocess
 import threading
 import time
 import urllib.request
 
-import pyarrow
-import pytest
+from dashboard_page import ROOT, Dashboard, browser, needs_chromium, open_page, page, picture, runs
+from dashboard_frames import measure, write_run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-CHROMIUM = next((path for path in map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")) if path), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium-headless-shell")
+pytestmark = needs_chromium
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
-
-
-def write_run(directory, steps, groups, samples):
-    """A run directory with many samples, whose texts are hostile."""
-    (directory / "samples").mkdir(parents=True)
-    (directory / "run.json").write_text(json.dumps({"kind": "rl", "iterations": steps, "arguments": {"--lr": SCRIPT, "--rm-api-key": "***"}}) + "\n")
-    (directory / "metrics.jsonl").write_text("".join(json.dumps({"step": step, "reward": step / steps, SCRIPT: 1.0}) + "\n" for step in range(1, steps + 1)))
-    codec, offset = pyarrow.Codec("zstd"), 0
-    with open(directory / "samples" / "000001.jsonl.zst", "wb") as piece, open(directory / "samples" / "index.jsonl", "w") as index:
-        for step in range(1, steps + 1):
-            for group in range(groups):
-                rewards = [float((step + group + i) % 2) for i in range(samples)]
-                lines = "".join(json.dumps({
-                    "step": step, "group": group, "index": i, "prompt": SCRIPT, "label": SCRIPT, "response": SCRIPT, "reward": rewards[i],
-                    "rewards": {SCRIPT: rewards[i]}, "truncated": False, "prompt_tokens": [1], "tokens": [5, 6], "pieces": [SCRIPT, " end"],
-                    "version": 1, "advantage": 0.5, "sampled_logprobs": [-0.5, -3.0], "policy_logprobs": [-0.5, -3.0]}) + "\n" for i in range(samples))
-                frame = codec.compress(lines.encode(), asbytes=True)
-                piece.write(frame)
-                index.write(json.dumps({"step": step, "group": group, "piece": 1, "offset": offset, "bytes": len(frame), "rewards": rewards,
-                                        "lengths": [2] * samples, "truncated": [0] * samples}) + "\n")
-                offset += len(frame)
-
-
-class Dashboard:
-    def __init__(self, lockstep, *arguments):
-        self.process = subprocess.Popen([lockstep.binary, "dashboard", *map(str, arguments), "--port", "0"], stdout=subprocess.PIPE, text=True)
-        self.address = self.process.stdout.readline().split()[-1]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.process.terminate()
-        assert self.process.wait(timeout=30) == 0
-
-
-def train(lockstep, save, rate, rollouts=8):
-    lockstep("train", "--hf-checkpoint", ROOT / "models/arith", "--prompt-data", ROOT / "models/arith/train.jsonl", "--input-key", "prompt",
-             "--label-key", "label", "--rm-type", "number", "--rollout-batch-size", 8, "--n-samples-per-prompt", 8, "--rollout-max-response-len", 16,
-             "--lora-rank", 8, "--target-modules", "all-linear", "--lr", rate, "--save", save, "--num-rollout", rollouts, "--use-kl-loss",
-             "--eval-prompt-data", "held", str(ROOT / "models/arith/test.jsonl") + "@[0:32]", "--eval-interval", 4)
-
-
-@pytest.fixture(scope="module")
-def runs(lockstep, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    train(lockstep, folder / "fast", "2e-3")
-    train(lockstep, folder / "slow", "2e-4")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as machinery:
-        browser = machinery.chromium.launch(executable_path=CHROMIUM)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser):
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    page = context.new_page()
-    page.problems = []
-    page.on("console", lambda message: page.problems.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: page.problems.append(str(error)))
-    yield page
-    assert page.problems == []
-    context.close()
-
-
-def open_page(page, address, view="charts"):
-    page.goto(address + ("&" if "#" in address else "#") + view if view != "charts" else address)
-    page.wait_for_selector("body[data-ready]", timeout=60_000)
-    assert page.locator("body").get_attribute("data-ready") == "yes", page.locator("#status").inner_text()
-
-
-def picture(page, tmp_path, name):
-    """Screenshots are looked at by people: pytest --basetemp says where they are."""
-    page.screenshot(path=tmp_path / f"{name}.png")
 
 
 def test_charts_of_two_runs(lockstep, runs, page, tmp_path):
@@ -155,7 +70,7 @@ def test_the_sample_browser(lockstep, runs, page, tmp_path):
 
 
 def test_samples_are_text_and_a_hundred_thousand_stay_smooth(lockstep, page, tmp_path):
-    write_run(tmp_path / "run", steps=250, groups=100, samples=4)
+    write_run(tmp_path / "run", SCRIPT)
     with Dashboard(lockstep, tmp_path / "run") as dashboard:
         open_page(page, dashboard.address)
         assert SCRIPT in page.locator("#charts").inner_text()
@@ -173,6 +88,11 @@ def test_samples_are_text_and_a_hundred_thousand_stay_smooth(lockstep, page, tmp
         page.wait_for_function("() => [...document.querySelectorAll('.row')].some(row => row.innerText.startsWith('step 1 '))")
         page.locator(".row").last.click()
         page.wait_for_function("() => document.querySelector('#group h2').innerText === 'Step 1, prompt 0'")
+        # bench/dashboard_frames.py records these; the bounds are far above, for busy machines, and far below those of a list that is drawn whole.
+        page.locator("#list").evaluate("box => box.scrollTop = 0")
+        times = measure(page)
+        assert all(part["p95_ms"] < 150 for name, part in times.items() if name.startswith("scroll_")), times
+        assert all(part["until_shown_ms"] < 3000 for name, part in times.items() if name.startswith("filter_")), times
         page.keyboard.press("3")
         assert SCRIPT in page.locator("#settings").inner_text()
         assert page.evaluate("window.hacked") is None

@@ -105,7 +105,8 @@ def test_wandb_sync_sends_the_same_numbers(run, tmp_path):
     environment = {**os.environ, "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "0" * 40, "HOME": str(tmp_path),
                    "WANDB_ERROR_REPORTING": "false"}
     wandb = pathlib.Path(sys.executable).with_name("wandb")
-    done = subprocess.run([wandb, "beta", "sync", "--skip-synced", str(logs[0].parent)], env=environment, cwd=tmp_path, input="y\n",
+    done = subprocess.run([wandb, "sync", str(logs[0].parent)], env=environment, cwd=tmp_path,  # as docs/dashboard.md says
+                         
                           capture_output=True, text=True, timeout=180)
     server.shutdown()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -29,6 +29,26 @@ TEST_F(Launch, TheFirstFailureIsTheJobsExitCode) {
   EXPECT_EQ(run(2, sft("part", 2) + " --no-such-flag"), 2);
 }
 
+// Each rank reads the flags and the files; what they all say against them stands there once.
+TEST_F(Launch, AnErrorOfAllRanksIsSaidOnce) {
+  const auto count = [this](const std::string& text) {
+    int times = 0;
+    for (size_t at = err().find(text); at != std::string::npos; at = err().find(text, at + 1)) ++times;
+    return times;
+  };
+  EXPECT_EQ(run(4, sft("part", 2) + " --no-such-flag"), 2);
+  EXPECT_EQ(count("error: "), 1) << err();
+  EXPECT_EQ(count("--no-such-flag"), 1) << err();
+  EXPECT_EQ(run(3, sft("part", 2) + " --prompt-data absent.jsonl"), 3);
+  EXPECT_EQ(count("absent.jsonl"), 1) << err();
+  // Others are said by each rank that has them, and none is lost of a rank that goes on.
+  EXPECT_EQ(run(2, "-- sh -c 'echo error: $RANK >&2; echo more >&2; exit 3'"), 3);
+  for (const char* text : {"[0] error: 0\n[0] more\n", "[1] error: 1\n[1] more\n"}) EXPECT_EQ(count(text), 1) << err();
+  EXPECT_EQ(run(2, "-- sh -c 'echo error: same >&2; sleep 2; echo error: same >&2; sleep 2; echo end >&2'"), 0);
+  EXPECT_EQ(count("error: same\n"), 4) << err();
+  EXPECT_EQ(count("end\n"), 2) << err();
+}
+
 TEST_F(Launch, ARankThatDoesNotEndIsKilledAfterTheGrace) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(

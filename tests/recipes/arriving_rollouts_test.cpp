@@ -108,20 +108,25 @@ TEST_F(Arrival, WithoutStalenessItIsOnPolicy) {
 // Sampling is always ahead here, so samples are under way when a version is published.
 TEST_F(Arrival, SamplesUnderWayGoOnWithNewVersions) {
   RlOptions options = arriving("run");
-  options.num_rollout = 8;
+  options.num_rollout = 12;
+  options.rollout_batch_size = 2;  // published often
   options.async.max_staleness = 8;
+  options.async.buffer_factor = 8;
   options.async.max_concurrent_samples = 8;
-  options.sampling.max_tokens = 48;
-  options.sampling.temperature = 1.5;
+  options.adapter.config.target_modules = {"q_proj"};
+  options.sampling.min_tokens = options.sampling.max_tokens = 64;
   options.checks.equal_logprobs = true;
   options.debug.save_rollouts = dump("rollouts");
   run_rl(options, control_);
+  int64_t followed = 0;
+  for (const Json& line : metrics("run")) followed += line.at("async/followed_samples").get<int64_t>();
+  EXPECT_GT(followed, 2) << "samples that two versions or more drew";
   // A dumped rollout has its versions token by token, and trains to the same bytes.
   options.save.save = (dir_.path() / "again").string();
   options.debug = {.train_only = true, .load_rollouts = dump("rollouts")};
   options.checks.equal_logprobs = false;
   run_rl(options, control_);
-  EXPECT_EQ(adapter_bytes("again", 8), adapter_bytes("run", 8));
+  EXPECT_EQ(adapter_bytes("again", 12), adapter_bytes("run", 12));
 }
 
 TEST_F(Arrival, AResumedRunGoesOnWithWhatWasThere) {

@@ -220,6 +220,8 @@ TEST_F(ExternalEngine, SamplesAheadByTheRule) {
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i]["version"], i == 0 ? 0 : static_cast<int64_t>(i) - 1);
     EXPECT_LT(lines[i]["mismatch_max"].get<double>(), 1e-4) << lines[i];
+    ASSERT_TRUE(lines[i]["logprob_diff"].is_number()) << "known without another forward: " << lines[i];
+    EXPECT_DOUBLE_EQ(lines[i]["logprob_diff_max"].get<double>(), lines[i]["mismatch_max"].get<double>());
   }
   EXPECT_EQ(server.max_adapters, 3) << "staleness + 2 have room at once";
   EXPECT_TRUE(server.adapters().empty());

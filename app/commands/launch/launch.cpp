@@ -11,6 +11,9 @@
 #include <deque>
 #include <optional>
 #include <ostream>
+#include <set>
+#include <sstream>
+#include <string>
 
 #include "commands/launch/rank_process.h"
 #include "core/hmac.h"
@@ -74,6 +77,7 @@ class Job {
                                     restart, options_.restarts)
                      << std::flush;
       ranks_.clear();
+      told_.clear();
       code_.reset(), ask_at_.reset(), kill_at_.reset();
     }
   }
@@ -87,6 +91,7 @@ class Job {
     start();
     while (std::ranges::any_of(ranks_, [](const RankProcess& rank) { return rank.lives(); })) {
       wait();
+      tell_errors();
       take_signals();
       reap();
       end_stopped();
@@ -95,7 +100,19 @@ class Job {
     for (RankProcess& rank : ranks_)
       for (const int stream : {0, 1})
         if (rank.fd(stream) >= 0) rank.read(stream, sink(stream));
+    tell_errors();
     return code_.value_or(0);
+  }
+
+  // What several ranks end with in the same words, such as an unknown flag, is said once.
+  void tell_errors() {
+    for (RankProcess& rank : ranks_)
+      while (const auto error = rank.take_error()) {
+        if (error->last && !told_.insert(error->text).second) continue;
+        std::istringstream lines(error->text);
+        for (std::string line; std::getline(lines, line);) sink(1) << rank.prefix() << line << "\n";
+        sink(1).flush();
+      }
   }
 
   std::ostream& sink(int stream) { return stream == 0 ? *control_.out : *control_.info; }
@@ -211,7 +228,8 @@ class Job {
   sigset_t before_{};
   Socket signals_;
   std::deque<RankProcess> ranks_;
-  std::optional<int> code_;  // of the first rank that failed
+  std::set<std::string> told_;  // errors of ranks that have ended
+  std::optional<int> code_;     // of the first rank that failed
   std::optional<Deadline> ask_at_, kill_at_;
   Deadline next_look_{}, failed_at_{};
   bool asked_to_end_ = false;  // by a signal

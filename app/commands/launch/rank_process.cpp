@@ -115,10 +115,24 @@ void RankProcess::read(int stream, std::ostream& to) {
     }
     rest.append(buffer.data(), static_cast<size_t>(got));
   }
-  for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1))
-    to << prefix_ << std::string_view(rest).substr(0, end) << "\n";
-  if (fd(stream) < 0 && !rest.empty()) to << prefix_ << std::exchange(rest, "") << "\n";
+  if (fd(stream) < 0 && !rest.empty() && !rest.ends_with('\n')) rest += '\n';
+  for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
+    const std::string_view line = std::string_view(rest).substr(0, end + 1);
+    const bool begins = stream == 1 && error_.empty() && line.starts_with("error: ");
+    if (begins) error_since_ = std::chrono::steady_clock::now();
+    if (begins || (stream == 1 && !error_.empty()))
+      error_ += line;
+    else
+      to << prefix_ << line;
+  }
   to.flush();
+}
+
+std::optional<RankProcess::ErrorText> RankProcess::take_error() {
+  constexpr std::chrono::seconds kLongest{1};
+  const bool last = fd(1) < 0;
+  if (error_.empty() || (!last && std::chrono::steady_clock::now() < error_since_ + kLongest)) return std::nullopt;
+  return ErrorText{.text = std::exchange(error_, ""), .last = last};
 }
 
 char RankProcess::state() const {

@@ -1,6 +1,7 @@
 // One rank of a launched job: its process, what it prints, how it ended.
 #pragma once
 
+#include <chrono>
 #include <iosfwd>
 #include <optional>
 #include <span>
@@ -28,8 +29,16 @@ class RankProcess {
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  // Lines of standard output (0) and error (1) that have come since; the rest of a line when the stream has ended.
+  // Lines of standard output (0) and error (1) that have come since; the rest of a line when the stream has ended. From
+  // "error: " on the lines of standard error are kept back for take_error().
   void read(int stream, std::ostream& to);
+  // What was kept back, once standard error has ended (`last`: it is what the process ended with), or a second later.
+  struct ErrorText {
+    std::string text;  // whole lines
+    bool last = false;
+  };
+  std::optional<ErrorText> take_error();
+  const std::string& prefix() const { return prefix_; }
   int fd(int stream) const { return output_[stream].fd(); }  // -1: it has ended
 
   bool lives() const { return pid_ > 0 && !exit_code_; }
@@ -48,7 +57,8 @@ class RankProcess {
   using Pipe = parallel::tcp::Socket;
   int pid_ = -1;
   Pipe output_[2], lifeline_;
-  std::string prefix_, rest_[2];
+  std::string prefix_, rest_[2], error_;
+  std::chrono::steady_clock::time_point error_since_{};
   std::optional<int> exit_code_;
   bool by_signal_ = false;
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/base64.h"
 #include "core/tensor.h"
 #include "core/utf8.h"
 
@@ -116,19 +117,6 @@ std::string big_endian(std::string_view bytes) {
   return {bytes.rbegin(), bytes.rend()};
 }
 
-std::string base64_text(std::string_view bytes) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t count = std::min<size_t>(3, bytes.size() - i);
-    uint32_t group = 0;
-    for (size_t k = 0; k < 3; ++k) group = group << 8 | (k < count ? static_cast<uint8_t>(bytes[i + k]) : 0u);
-    for (size_t k = 0; k < 4; ++k) text += k <= count ? kDigits[group >> (18 - 6 * k) & 63] : '=';
-  }
-  return text;
-}
-
 std::string uuid_text(std::string_view bytes) {
   std::string text;
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -203,7 +191,7 @@ std::optional<OrderedJson> to_json(const Column& column, std::string_view bytes,
       problem = "a date outside the years 1 to 9999";
       return std::nullopt;
     }
-    default: return base64_text(bytes);
+    default: return base64(bytes);
   }
 }
 

@@ -58,7 +58,7 @@ function drawCards() {
     add("loss", short(run.last("loss")));
     add("entropy", short(run.last("entropy")));
     add("response", run.last("response_len") === undefined ? "" : Math.round(run.last("response_len")) + " tokens");
-    add("log-prob difference", short(run.last("logprob_diff_max")));
+    add("log-prob difference", run.unknown.has("logprob_diff_max") ? "not measured" : short(run.last("logprob_diff_max")));
     add("speed", run.last("tokens_per_s") === undefined ? "" : short(Math.round(run.last("tokens_per_s"))) + " tok/s");
     add("memory", bytes(run.last("memory_bytes")));
   }

@@ -5,6 +5,11 @@
 //   band      [low, high] or [deviation]: names, "*" as in series, drawn around the first series
 //   stacked   the series are parts of a whole
 //   unit      "bytes" or "ms"
+//   absent    what the chart says of a run whose last lines have no number in the first series, but null
+
+const kNoDifference =
+  "The sampler's version is older than the trainer's, or there is dropout: comparing takes one more forward pass of a " +
+  "step's samples. --true-on-policy-mode (equal bits, or the run ends) and --ci-train-rollout-logprob-abs-diff-threshold X (at most X) measure it.";
 
 export const catalogue = [
   ["Result", [
@@ -18,6 +23,9 @@ export const catalogue = [
     ["Rewards of the pair", ["rewards/chosen", "rewards/rejected"]],
     ["Margin of the pair", ["rewards/margins"]],
     ["Pairs in the right order", ["rewards/accuracies"]],
+    ["Evaluation: rewards of the pair on *", ["eval/*/rewards/chosen", "eval/*/rewards/rejected"]],
+    ["Evaluation: margin of the pair on *", ["eval/*/rewards/margins"]],
+    ["Evaluation: pairs in the right order on *", ["eval/*/rewards/accuracies"]],
     ["pass@k", ["passrate/pass@1", "passrate/pass@2", "passrate/pass@4", "passrate/pass@8", "passrate/pass@16"]],
     ["Unknown rewards", ["reward_unknown"]],
   ]],
@@ -37,23 +45,25 @@ export const catalogue = [
     ["KL of the step (old - new)", ["ppo_kl"]],
     ["Policy loss", ["pg_loss"]],
     ["Clipped tokens", ["pg_clipfrac", "tis_clipfrac", "opsm_clipfrac"]],
-    ["Log-prob difference: mean, largest", ["logprob_diff", "logprob_diff_max"]],
+    ["Log-prob difference: mean, largest", ["logprob_diff", "logprob_diff_max"], { absent: kNoDifference }],
     ["Mismatch of sampler and old policy: mean, largest", ["mismatch_mean", "mismatch_max"]],
     ["Gradient norm", ["grad_norm"]],
     ["Learning rate", ["lr"]],
     ["Log-probs of the pair", ["logps/chosen", "logps/rejected"]],
+    ["Evaluation: log-probs of the pair on *", ["eval/*/logps/chosen", "eval/*/logps/rejected"]],
   ]],
   ["Machine", [
     ["Time of a step by phase", ["rollout_ms", "reward_ms", "train_ms", "publish_ms"], { stacked: true, unit: "ms" }],
     ["Tokens per second", ["tokens_per_s"]],
+    ["Tokens of a step", ["tokens"]],
     ["Tokens of the longest rank over the mean", ["rank_imbalance"]],
     ["Memory: process, GPU", ["memory_bytes", "gpu_memory_bytes"], { unit: "bytes" }],
   ]],
 ];
 const kSilent = new Set(["version", "epoch", "response_len_min", "response_len_max", "reward_min", "reward_max"]);
 
-// The charts for these names of metrics: {section, title, series: [...], band: [...], ...}.
-export function chartsFor(names) {
+// The charts for these names of metrics: {section, title, series: [...], band: [...], ...}. `unknown`: names without a number.
+export function chartsFor(names, unknown) {
   const used = new Set(kSilent), charts = [];
   const fill = (pattern, star) => (star === null ? pattern : pattern.replace("*", star));
   for (const [section, entries] of catalogue)
@@ -61,10 +71,10 @@ export function chartsFor(names) {
       const stars = series[0].includes("*") ? starsOf(series[0], names) : [null];
       for (const star of stars) {
         const there = series.map((name) => fill(name, star)).filter((name) => names.has(name));
-        if (there.length === 0) continue;
+        if (there.length === 0 && !(options.absent && unknown.has(series[0]))) continue;
         const band = (options.band ?? []).map((name) => fill(name, star));
         for (const name of [...there, ...band]) used.add(name);
-        charts.push({ ...options, section, title: fill(title, star), series: there, band: band.every((name) => names.has(name)) ? band : [] });
+        charts.push({ ...options, section, title: fill(title, star), first: fill(series[0], star), series: there, band: band.every((name) => names.has(name)) ? band : [] });
       }
     }
   for (const name of [...names].sort())

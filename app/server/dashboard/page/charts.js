@@ -27,20 +27,37 @@ function ticks(low, high, count) {
   return found;
 }
 
+// What tells series of one chart apart: their words without those that all end with.
+function labelsOf(series) {
+  const words = series.map((name) => name.split("/").pop().split("_"));
+  const common = () => words.every((name) => name.length > 0 && name[name.length - 1] === words[0][words[0].length - 1]);
+  if (series.length < 2) return series;
+  while (common()) for (const name of words) name.pop();
+  const labels = words.map((name) => name.join("_")), stem = labels[0] + "_";
+  const extended = labels.some((label) => label.startsWith(stem)); // x and x_max: "" and "max"
+  return labels.map((label, i) => (!extended ? label : i === 0 ? "" : label.replace(stem, "")));
+}
+
+const kMostReadings = 12;
+
 class Chart {
   constructor(chart) {
     this.chart = chart;
-    this.reading = make("span");
+    this.labels = labelsOf(chart.series);
+    this.reading = make("span", { className: "reading" });
+    this.note = make("p", { className: "note" });
     this.canvas = make("canvas", { role: "img" });
-    this.figure = make("figure", {}, make("figcaption", {}, chart.title, this.reading), this.canvas);
+    this.figure = make("figure", {}, make("figcaption", {}, chart.title, this.reading), this.canvas, this.note);
     this.canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     this.canvas.addEventListener("pointerleave", () => this.point(null));
     this.at = null;
   }
 
-  // Lines to draw: {run, name, steps, values, low, high, dash}.
+  // Lines to draw: {run, name, place, steps, values, low, high, raw, colour, dash, alpha}. Runs differ in colour; the series
+  // of a chart do where there is one run, else in dashes and strength. Of several runs nothing is stacked.
   collect(runs, smoothing) {
-    const lines = [];
+    const lines = [], several = this.chart.series.length > 1 && runs.length === 1;
+    this.stacked = this.chart.stacked && runs.length === 1;
     for (const run of runs) {
       let below = null;
       this.chart.series.forEach((name, place) => {
@@ -48,7 +65,7 @@ class Chart {
         if (!series) return;
         let values = smoothed(series.values, smoothing);
         let low = null, high = null;
-        if (this.chart.stacked) {
+        if (this.stacked) {
           low = values.map((_, i) => below?.[i] ?? 0);
           values = values.map((value, i) => value + low[i]);
           high = below = values;
@@ -59,13 +76,26 @@ class Chart {
             high = second ?? series.values.map((value, i) => value + first[i]);
           }
         }
-        lines.push({ run, name, place, steps: series.steps, values, low, high, raw: series.values });
+        const colour = several ? kColours[place % kColours.length] : colourOf(run);
+        const dash = several || place > 0 ? kDashes[place % kDashes.length] : dashOf(run);
+        lines.push({ run, name, place, steps: series.steps, values, low, high, raw: series.values, colour, dash, alpha: !several && place > 0 ? 0.6 : 1 });
       });
     }
     return lines;
   }
 
+  // Which of the runs have no number here, or no more, and why.
+  explain(runs) {
+    const without = this.chart.absent ? runs.filter((run) => run.unknown.has(this.chart.first)) : [];
+    const numbers = (run) => run.series.get(this.chart.first)?.steps;
+    this.canvas.hidden = without.length === runs.length && !runs.some(numbers);
+    this.note.hidden = without.length === 0;
+    const texts = without.map((run) => (runs.length > 1 ? run.name + ": not" : "Not") + " measured" + (numbers(run) ? " after step " + numbers(run).at(-1) : "") + ".");
+    this.note.textContent = [...texts, this.chart.absent].join(" ");
+  }
+
   draw(runs, smoothing) {
+    this.explain(runs);
     const box = this.canvas.getBoundingClientRect();
     if (box.width === 0) return;
     const scale = devicePixelRatio || 1;
@@ -122,23 +152,21 @@ class Chart {
   }
 
   drawLine(context, line, x, y) {
-    // Series of one chart differ in colour where there is one run, else in dashes and strength.
-    const several = this.chart.series.length > 1 && this.lines.every((other) => other.run === line.run);
-    const colour = several ? kColours[line.place % kColours.length] : colourOf(line.run);
+    const { colour, dash, alpha } = line;
     if (line.low) {
       context.beginPath();
       line.steps.forEach((step, i) => context.lineTo(x(step), y(line.high[i])));
       for (let i = line.steps.length - 1; i >= 0; --i) context.lineTo(x(line.steps[i]), y(line.low[i]));
       context.closePath();
-      context.globalAlpha = this.chart.stacked ? 0.45 : 0.15;
+      context.globalAlpha = this.stacked ? 0.45 : 0.15;
       context.fillStyle = colour;
       context.fill();
       context.globalAlpha = 1;
     }
     context.strokeStyle = colour;
     context.lineWidth = 1.6;
-    context.setLineDash(several ? kDashes[line.place % kDashes.length] : line.place > 0 ? kDashes[line.place % kDashes.length] : dashOf(line.run));
-    context.globalAlpha = !several && line.place > 0 ? 0.6 : 1;
+    context.setLineDash(dash);
+    context.globalAlpha = alpha;
     context.beginPath();
     // Of many points the smallest and largest under a pixel are enough.
     const perPixel = line.steps.length / Math.max(1, context.canvas.width);
@@ -174,16 +202,27 @@ class Chart {
     redraw();
   }
 
-  // The values at the pointer, or the last ones; also what a screen reader says of the chart.
+  // The values at the pointer, or the last ones, behind the line that each belongs to; also what a screen reader says.
   read() {
-    const texts = this.lines.slice(0, 4).map((line) => {
+    const seen = this.lines.slice(0, kMostReadings), runs = new Set(this.lines.map((line) => line.run));
+    const texts = seen.map((line) => {
       let place = line.steps.length - 1;
       if (this.at !== null) while (place > 0 && line.steps[place] > this.at) --place;
-      const name = this.lines.length > 1 && this.lines[0].run === line.run && line.place > 0 ? line.name.split(/[/_]/).pop() + " " : "";
-      return name + textOf(this.chart, line.raw[place]);
+      return ((this.chart.series.length > 1 ? this.labels[line.place] + " " : "") + textOf(this.chart, line.raw[place])).trim();
     });
-    this.reading.textContent = (this.at !== null ? "step " + this.at + ": " : "") + texts.join(" | ");
-    this.canvas.setAttribute("aria-label", `${this.chart.title}: ${texts.join(", ")}`);
+    const readings = seen.map((line, i) => {
+      if (this.lines.length === 1) return make("span", {}, texts[i]);
+      const mark = make("i", { className: line.dash.length > 0 ? "dashed" : "" });
+      mark.style.borderTopColor = line.colour;
+      mark.style.opacity = line.alpha;
+      return make("span", { title: line.run.name }, mark, texts[i]);
+    });
+    if (this.lines.length > seen.length) readings.push(make("span", {}, `and ${this.lines.length - seen.length} more`));
+    if (this.at !== null) readings.unshift(make("span", {}, `step ${this.at}:`));
+    this.reading.classList.toggle("wide", this.lines.length > 2);
+    this.reading.replaceChildren(...readings);
+    const spoken = texts.map((text, i) => (runs.size > 1 ? seen[i].run.name + " " : "") + text).join(", ");
+    this.canvas.setAttribute("aria-label", `${this.chart.title}: ${spoken}`);
   }
 }
 
@@ -203,7 +242,8 @@ addEventListener("resize", redraw);
 export function showCharts(runs, smoothing, filter) {
   current = { runs, smoothing };
   const names = new Set(runs.flatMap((run) => [...run.series.keys()]));
-  const wanted = chartsFor(names).filter((chart) => (chart.title + " " + chart.series.join(" ")).toLowerCase().includes(filter.toLowerCase()));
+  const unknown = new Set(runs.flatMap((run) => [...run.unknown]));
+  const wanted = chartsFor(names, unknown).filter((chart) => (chart.title + " " + chart.series.join(" ")).toLowerCase().includes(filter.toLowerCase()));
   const key = JSON.stringify(wanted);
   if (key !== shownKey) {
     shownKey = key;

@@ -25,6 +25,7 @@ export class Run {
   constructor(summary) {
     Object.assign(this, summary);
     this.series = new Map(); // name -> {steps: [], values: []}
+    this.unknown = new Set(); // names whose last value was null; a chart may say why
     this.read = 0;
     this.readEpoch = summary.epoch;
   }
@@ -33,8 +34,10 @@ export class Run {
   add(line) {
     const prefix = typeof line.eval === "string" ? "eval/" + line.eval + "/" : "";
     for (const [key, value] of Object.entries(line)) {
-      if (typeof value !== "number" || key === "step") continue;
       const name = prefix + key;
+      if (value === null) this.unknown.add(name);
+      if (typeof value !== "number" || key === "step") continue;
+      this.unknown.delete(name);
       let series = this.series.get(name);
       if (!series) this.series.set(name, (series = { steps: [], values: [] }));
       series.steps.push(line.step);
@@ -48,6 +51,7 @@ export class Run {
       const part = await askJson(`/api/runs/${this.id}/metrics?from=${this.read}`);
       if (part.epoch !== this.readEpoch) {
         this.series.clear();
+        this.unknown.clear();
         this.read = 0;
         this.readEpoch = part.epoch;
         changed = true;
@@ -108,7 +112,8 @@ export function short(value) {
   if (value === undefined || value === null || Number.isNaN(value)) return "";
   const size = Math.abs(value);
   if (size === 0) return "0";
-  if (size >= 1e4 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
+  if (size >= 1e4 && size < 1e6) return Math.round(value).toLocaleString("en-US");
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
   return Number.isInteger(value) ? String(value) : value.toPrecision(4).replace(/\.?0+$/, "");
 }
 

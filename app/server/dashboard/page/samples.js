@@ -125,13 +125,19 @@ const colourings = {
   ratio: { of: (sample, t) => ratio(sample, t), name: (value) => (value < 1 ? "low " : "high ") + share(Math.abs(Math.log2(value)) / 0.5), legend: [["low s9", "0.71"], ["low s4", "0.86"], ["s0", "1"], ["high s4", "1.17"], ["high s9", "1.41"]] },
   entropy: { of: (sample, t) => sample.entropy?.[t], name: (value) => "plenty " + share(value / 3), legend: [["plenty s0", "0"], ["plenty s3", "1"], ["plenty s6", "2"], ["plenty s9", "3"]] },
   kl: { of: (sample, t) => difference(sample.policy_logprobs?.[t], sample.ref_logprobs?.[t]), name: (value) => (value < 0 ? "low " : "high ") + share(Math.abs(value)), legend: [["low s9", "-1"], ["s0", "0"], ["high s9", "1"]] },
-  version: { of: (sample, t) => sample.versions?.[t] ?? sample.version, name: (value) => "v" + (((value % 6) + 6) % 6), legend: [] },
+  version: { of: (sample, t) => sample.versions?.[t] ?? sample.version, name: (value) => "v" + (((value % 6) + 6) % 6), legend: versionLegend },
   none: { of: () => undefined, name: () => "", legend: [] },
 };
 const difference = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : undefined);
 function ratio(sample, t) {
   const log = difference(sample.train_logprobs?.[t] ?? sample.policy_logprobs?.[t], sample.sampled_logprobs?.[t]);
   return log === undefined ? undefined : Math.exp(log);
+}
+
+// The versions that drew the open group, oldest first.
+function versionLegend(samples) {
+  const versions = new Set(samples.flatMap((sample) => sample.versions ?? (sample.version === undefined ? [] : [sample.version])));
+  return [...versions].sort((a, b) => a - b).map((version) => [colourings.version.name(version), version < 0 ? "base" : "version " + version]);
 }
 
 function tokenSpans(sample, from, to, colouring) {
@@ -187,7 +193,8 @@ function drawGroup() {
     label,
     make("div", { className: "answers" }, ...open.samples.map((sample) => answerOf(sample, colouring))));
   box.scrollTop = 0;
-  $("legend").replaceChildren(...colouring.legend.map(([name, text]) => make("i", { className: name }, text)));
+  const legend = typeof colouring.legend === "function" ? colouring.legend(open.samples) : colouring.legend;
+  $("legend").replaceChildren(...legend.map(([name, text]) => make("i", { className: name }, text)));
 }
 
 function tell(text, span) {
