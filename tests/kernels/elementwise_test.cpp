@@ -1,3 +1,4 @@
+#include <limits>
 #include "kernels/elementwise.h"
 
 #include "kernels/row_testing.h"
@@ -31,6 +32,18 @@ TEST(AddTest, AddsOverFreeRowStrides) {
       ASSERT_EQ(y.at(i, width), before.at(i, width));  // between the rows
     }
   }
+}
+
+TEST(AllFiniteTest, FindsOneAmongMany) {
+  Stream stream({.threads = 1});
+  std::vector<float> values(1001, -3e38f);
+  const auto finite = [&] { return all_finite(ConstTensor(values.data(), DType::f32, {1001}), stream); };
+  EXPECT_TRUE(finite());
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    values.back() = bad;
+    EXPECT_FALSE(finite());
+  }
+  EXPECT_THROW(all_finite(ConstTensor(values.data(), DType::f32, {77, 13}), stream), ShapeError);
 }
 
 TEST(AddTest, RefusesOtherShapes) {
