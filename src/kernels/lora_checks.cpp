@@ -1,5 +1,7 @@
 #include "kernels/lora_checks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -24,6 +26,13 @@ void require_pairs(std::span<const LoraPair> pairs, const char* op, const Stream
            .got = shape_text(pair.a) + " and " + shape_text(pair.b),
            .wanted = "[in, rank] (on a GPU [rank, in]) and [rank, out], rank at least 1, on a GPU at most " +
                      std::to_string(kMaxGpuRank)});
+    const RankRows& rows = pair.rank_rows;
+    if (rows.rows != pairs.front().rank_rows.rows || rows.adapters < 1 ||
+        (rows.rows != nullptr && pair.rank() % (16 * rows.adapters) != 0))
+      throw ShapeError({.what = "adapters that share a pair have impossible ranks",
+                        .where = op,
+                        .got = fmt::format("rank {} of {} adapters", pair.rank(), rows.adapters),
+                        .wanted = "a multiple of 16 for each, and the same rows in all pairs"});
     if (stream.device() == Device::cuda)
       require_tensor(pair.a, dtype, {pair.rank(), pair.a[1]}, op, "a");
     else

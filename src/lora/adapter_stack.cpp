@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
@@ -16,21 +17,25 @@ int64_t stacked_rank(int64_t rank, int64_t places) {
   return (rank + kGroup - 1) / kGroup * kGroup * places;
 }
 
-std::shared_ptr<const AdapterLayout> stacked_layout(const AdapterLayout& each, int64_t places) {
-  constexpr int64_t kAlignFloats = 16;
+std::shared_ptr<AdapterLayout> stacked_layout(const AdapterLayout& each, int64_t places) {
+  constexpr int64_t kAlign = 16;
   auto layout = std::make_shared<AdapterLayout>(each);
-  layout->num_floats = 0;
-  const auto tensor = [&](int64_t floats) {
-    return std::exchange(layout->num_floats,
-                         layout->num_floats + (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats);
+  layout->num_floats = layout->num_trained = 0;
+  layout->value_head.reset();
+  const auto tensor = [&](int64_t elements) {
+    return std::exchange(layout->num_floats, layout->num_floats + (elements + kAlign - 1) / kAlign * kAlign);
   };
   for (Pair& pair : layout->pairs) {
     pair.rank = stacked_rank(pair.rank, places);
     pair.a_offset = tensor(pair.rank * pair.in);
     pair.b_offset = tensor(pair.rank * pair.out);
   }
-  layout->num_trained = 0;
   return layout;
+}
+
+// Whether the copy is of this buffer, and not of an earlier one at its address.
+bool is_same(const std::weak_ptr<const Buffer>& copied, const std::shared_ptr<const Buffer>& buffer) {
+  return !copied.owner_before(buffer) && !buffer.owner_before(copied);
 }
 
 void copy_rows(const ConstTensor& to, int64_t row, const ConstTensor& from, Stream& stream) {
@@ -51,11 +56,17 @@ bool AdapterStack::fits(const AdapterLayout& layout, int64_t places) {
          });
 }
 
+int64_t AdapterStack::bytes(const AdapterLayout& layout, int64_t places) {
+  return stacked_layout(layout, places)->num_floats * dtype_bytes(DType::bf16);
+}
+
 AdapterStack::AdapterStack(std::shared_ptr<const AdapterLayout> each, int64_t places, Stream& stream)
     : each_(std::move(each)), held_(static_cast<size_t>(places)) {
-  version_.layout = stacked_layout(*each_, places);
-  version_.weights = std::make_shared<const Buffer>(weight_bytes(*version_.layout, stream.device()), Buffer::Fill::zero,
-                                                    stream.device());
+  version_.weights =
+      std::make_shared<const Buffer>(static_cast<size_t>(bytes(*each_, places)), Buffer::Fill::zero, stream.device());
+  auto layout = stacked_layout(*each_, places);
+  layout->num_floats = 0;  // there are no master weights ahead of the working copy
+  version_.layout = std::move(layout);
 }
 
 std::optional<std::vector<int64_t>> AdapterStack::place(std::span<const AdapterVersion* const> adapters,
@@ -63,14 +74,20 @@ std::optional<std::vector<int64_t>> AdapterStack::place(std::span<const AdapterV
   std::vector<int64_t> places(adapters.size(), -1);
   std::vector<bool> taken(held_.size());
   for (size_t i = 0; i < adapters.size(); ++i) {
-    const auto found = std::ranges::find(held_, adapters[i]->weights);
-    if (found == held_.end()) continue;
-    places[i] = found - held_.begin();
-    taken[static_cast<size_t>(places[i])] = true;
+    if (is_same(not_finite_, adapters[i]->weights)) return std::nullopt;
+    // Two adapters may have one buffer: each needs a place of its own, for its rows.
+    for (size_t place = 0; place < held_.size() && places[i] < 0; ++place)
+      if (!taken[place] && is_same(held_[place], adapters[i]->weights)) {
+        places[i] = static_cast<int64_t>(place);
+        taken[place] = true;
+      }
   }
   for (size_t i = 0; i < adapters.size(); ++i) {
     if (places[i] >= 0) continue;
-    if (!kernels::all_finite(working_weights(*adapters[i]->weights, *each_), stream)) return std::nullopt;
+    if (!kernels::all_finite(working_weights(*adapters[i]->weights, *each_), stream)) {
+      not_finite_ = adapters[i]->weights;
+      return std::nullopt;
+    }
     places[i] = std::ranges::find(taken, false) - taken.begin();
     taken[static_cast<size_t>(places[i])] = true;
     copy_to(places[i], *adapters[i], stream);
@@ -79,8 +96,8 @@ std::optional<std::vector<int64_t>> AdapterStack::place(std::span<const AdapterV
 }
 
 void AdapterStack::copy_to(int64_t place, const AdapterVersion& adapter, Stream& stream) {
-  std::shared_ptr<const Buffer>& held = held_[static_cast<size_t>(place)];
-  held = nullptr;
+  std::weak_ptr<const Buffer>& held = held_[static_cast<size_t>(place)];
+  held.reset();
   for (size_t i = 0; i < each_->pairs.size(); ++i) {
     const Pair& from = each_->pairs[i];
     const Pair& to = version_.layout->pairs[i];

@@ -1,5 +1,6 @@
-#include <limits>
 #include "kernels/elementwise.h"
+
+#include <limits>
 
 #include "kernels/row_testing.h"
 

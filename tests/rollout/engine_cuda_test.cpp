@@ -291,6 +291,22 @@ TEST_P(EngineCuda, SeveralVersionsInOneBatch) {
   }
 }
 
+// Published twice, a version has two names and one buffer.
+TEST_P(EngineCuda, TwoVersionsOfOneBuffer) {
+  lora::AdapterVersion twin = adapter_;
+  twin.policy = actor(9);
+  Engine alone(model_, {}, gpu()), engine(model_, {}, gpu());
+  hold(alone, adapter_);
+  hold(engine, adapter_);
+  hold(engine, twin);
+  const std::vector<Sample> wanted = sample_groups(alone, prompts_, params_, adapter_.policy);
+  const GroupTickets first = submit_groups(engine, prompts_, params_, adapter_.policy);
+  const GroupTickets second = submit_groups(engine, prompts_, params_, twin.policy);
+  std::vector<Sample> of_twin = collect_groups(engine, second);
+  expect_same(collect_groups(engine, first), wanted, "the first");
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(of_twin[i].logprobs, wanted[i].logprobs) << "of the twin";
+}
+
 // The weights of one adapter are multiplied with the zeros of the others' rows: those that are not finite may not be.
 TEST_P(EngineCuda, AVersionThatDivergedSpoilsNoOther) {
   lora::AdapterVersion good = placed(random_adapter(config_, 0, 7), gpu()), broken = random_adapter(config_, 1, 8);

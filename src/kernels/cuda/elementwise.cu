@@ -1,5 +1,6 @@
 #include "core/transfer.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/row_io.cuh"
@@ -143,8 +144,7 @@ void gather_rows(Tensor to, ConstTensor from, std::span<const int32_t> rows, Str
 
 bool all_finite(ConstTensor x, Stream& stream) {
   constexpr unsigned kBlocks = 512;
-  const Buffer found(sizeof(int32_t), Buffer::Fill::zero, Device::cuda);
-  auto* const flag = static_cast<int32_t*>(found.data());
+  auto* const flag = reinterpret_cast<int32_t*>(library_of(stream).attention_counters());  // zero between launches
   if (x.dtype == DType::f32)
     find_not_finite<uint32_t, 0x7f800000u>
         <<<kBlocks, kRowThreads, 0, stream_of(stream)>>>(data_of<uint32_t>(x), x.shape[0], flag);
@@ -154,6 +154,7 @@ bool all_finite(ConstTensor x, Stream& stream) {
   check_launch("all_finite", {x});
   int32_t bad = 0;
   download(&bad, flag, sizeof bad, stream);
+  if (bad != 0) zero(flag, sizeof bad, stream);
   return bad == 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "core/transfer.h"
 
 namespace lockstep::rollout {
@@ -77,8 +78,10 @@ void DecodeLoop::step(const kernels::DecodeState& state, float inv_temperature) 
                      .tiles = tiles_},
                  arena_, stream_);
   model_.logits(logits, hidden,
-                {.rows = {{.row_begin = 0, .rows = rows, .adapter = adapter_}}, .tiles = {}, .dropout = {}}, arena_,
-                stream_);
+                {.rows = {{.row_begin = 0, .rows = rows, .adapter = adapter_, .rank_rows = rank_rows_}},
+                 .tiles = {},
+                 .dropout = {}},
+                arena_, stream_);
   kernels::decode_draw(state, logits, inv_temperature, stream_);
 }
 
@@ -126,8 +129,9 @@ bool DecodeLoop::stack(std::span<const lora::AdapterRows> runs) {
   const std::shared_ptr<const lora::AdapterLayout>& layout = adapters.front()->layout;
   const int64_t places = lora::AdapterStack::places_for(adapters.size());
   if (!lora::AdapterStack::fits(*layout, places)) return false;
-  lora::AdapterStack& stack = stack_of(layout, places);
-  const std::optional<std::vector<int64_t>> found = stack.place(adapters, stream_);
+  lora::AdapterStack* const stack = stack_of(layout, places);
+  if (!stack) return false;
+  const std::optional<std::vector<int64_t>> found = stack->place(adapters, stream_);
   if (!found) return false;
   several_.rank_rows.resize(2 * static_cast<size_t>(places));
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -135,19 +139,31 @@ bool DecodeLoop::stack(std::span<const lora::AdapterRows> runs) {
     several_.rank_rows[at] = static_cast<int32_t>(runs[i].row_begin);
     several_.rank_rows[at + 1] = static_cast<int32_t>(runs[i].row_begin + runs[i].rows);
   }
-  adapter_ = &stack.version();
+  adapter_ = &stack->version();
   return true;
 }
 
-lora::AdapterStack& DecodeLoop::stack_of(const std::shared_ptr<const lora::AdapterLayout>& layout, int64_t places) {
+lora::AdapterStack* DecodeLoop::stack_of(const std::shared_ptr<const lora::AdapterLayout>& layout, int64_t places) {
+  constexpr int64_t kUnusedRuns = 256, kPause = 1024;
   auto found = stacks_.find(places);
-  if (found != stacks_.end() && found->second.each() != layout) {
-    stacks_.erase(found);
+  if (found != stacks_.end() && found->second.adapters.each() != layout) {
+    // Policies that take turns would clear each other's graphs.
+    if (runs_ - found->second.last_run < kUnusedRuns) return nullptr;
     graphs_.clear();  // they contain its address
+    stacks_.erase(found);
     found = stacks_.end();
   }
-  if (found == stacks_.end()) found = stacks_.try_emplace(places, layout, places, stream_).first;
-  return found->second;
+  if (found == stacks_.end()) {
+    if (runs_ < next_stack_) return nullptr;
+    try {
+      found = stacks_.try_emplace(places, lora::AdapterStack(layout, places, stream_)).first;
+    } catch (const ResourceError&) {
+      next_stack_ = runs_ + kPause;
+      return nullptr;
+    }
+  }
+  found->second.last_run = runs_;
+  return &found->second.adapters;
 }
 
 StepGraphs::Key DecodeLoop::key_of(const DecodeShape& shape, float inv_temperature) const {
@@ -161,6 +177,7 @@ StepGraphs::Key DecodeLoop::key_of(const DecodeShape& shape, float inv_temperatu
 
 void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float inv_temperature,
                      DecodeResults& results) {
+  ++runs_;
   choose_adapters(inputs);
   int64_t positions = 1;
   for (const DecodeInput& input : inputs) positions = std::max<int64_t>(positions, input.position + steps);

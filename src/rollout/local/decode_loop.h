@@ -45,7 +45,8 @@ class DecodeLoop {
   void choose_adapters(std::span<const DecodeInput> inputs);
   const lora::AdapterVersion* in_slot(const lora::AdapterVersion& adapter);
   bool stack(std::span<const lora::AdapterRows> runs);  // false: tiles it is
-  lora::AdapterStack& stack_of(const std::shared_ptr<const lora::AdapterLayout>& layout, int64_t places);
+  // nullptr: the places are of another layout that is in use, or there is no memory.
+  lora::AdapterStack* stack_of(const std::shared_ptr<const lora::AdapterLayout>& layout, int64_t places);
   kernels::DecodeState place(std::span<const DecodeInput> inputs, const DecodeShape& shape);
   void reserve(const DecodeShape& shape);
   size_t span_bytes(const DecodeShape& shape) const;
@@ -62,7 +63,12 @@ class DecodeLoop {
   const lora::AdapterVersion* adapter_ = nullptr;  // slot_, or of a stack
   lora::AdapterVersion slot_;                      // a copy whose address stays
   std::shared_ptr<const Buffer> slot_source_;      // what it is a copy of: held, so that nobody writes another there
-  std::map<int64_t, lora::AdapterStack> stacks_;   // by their places
+  struct Stack {
+    lora::AdapterStack adapters;
+    int64_t last_run = 0;
+  };
+  std::map<int64_t, Stack> stacks_;    // by their places
+  int64_t runs_ = 0, next_stack_ = 0;  // so far; the first that may make a stack again
   BatchAdapters several_;
   kernels::LoraTiles tiles_;
   kernels::RankRows rank_rows_;

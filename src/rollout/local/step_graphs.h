@@ -19,7 +19,8 @@ class StepGraphs {
   static constexpr size_t kMaxGraphs = 256;
   static constexpr int64_t kMaxPause = 1023;
 
-  // Of the adapter of all rows, which has one address whichever it is; none if rows use the base, or several adapters.
+  // Of the adapter of all rows, or of a stack, which have one address whichever they hold; none if rows use the base,
+  // or tiles.
   struct OneAdapter {
     std::shared_ptr<const lora::AdapterLayout> layout;
     auto operator<=>(const OneAdapter&) const = default;
