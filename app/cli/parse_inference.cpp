@@ -101,8 +101,6 @@ FlagSet bench_flags(commands::BenchOptions& o) {
               "how many of those sequences share a prompt; must divide every --decode-batch (1)"},
              {"--prompt-length", "N", number(o.prompt_tokens, 1, 10'000'000), "prompt tokens of each (128)"},
              {"--new-tokens", "N", number(o.new_tokens, 1, 10'000'000), "new tokens of each (CPU 128; GPU 256)"},
-             {"--sampling-multiprocessors", "N", number(o.sampling_multiprocessors, 0, 1024),
-              "of a GPU: training fills N fewer where sampling goes on meanwhile (0)"},
              {"--only", "PART[,PART...]", bench_parts(o.parts),
               fmt::format("of {} (all)", fmt::join(commands::bench_parts(), ", "))}});
   flags.add("Options", activation_flags(o.training));

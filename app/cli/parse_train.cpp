@@ -237,7 +237,8 @@ FlagSet train_flags(TrainForm& form) {
   flags.add("Ranks (docs/distributed.md)", engine_layout_flags(o.training));
   flags.add("Machine",
             {kv_cache_flag(o.kv_bytes),
-             {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536), "most sequences generated at once"}});
+             {"--max-num-seqs", "N", number(o.max_sequences, 1, 65536),
+              "most sequences generated at once (256; where --max-staleness samples several rollouts together, 512)"}});
   return flags;
 }
 

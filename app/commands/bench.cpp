@@ -64,8 +64,6 @@ std::string command(const Bench& bench) {
   if (o.training.recompute == recipes::Recompute::full) text += " --recompute full";
   if (o.training.recompute == recipes::Recompute::none) text += " --recompute none";
   if (o.training.recompute == recipes::Recompute::selective) text += " --recompute selective";
-  if (o.parts.empty() || is_asked_for(o, "grpo"))
-    text += fmt::format(" --sampling-multiprocessors {}", o.sampling_multiprocessors);
   if (!o.parts.empty()) text += fmt::format(" --only {}", fmt::join(o.parts, ","));
   return text;
 }

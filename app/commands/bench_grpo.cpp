@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
 
 #include "commands/bench.h"
-#include "kernels/kernel_choice.h"
-#include "recipes/rollouts_ahead.h"
+#include "recipes/rollouts_together.h"
 #include "recipes/run_log.h"
 #include "rl/train.h"
 #include "versions/memory_sink.h"
@@ -20,7 +20,7 @@ namespace lockstep::commands {
 
 namespace {
 
-constexpr uint32_t kWarmRollouts = 2;
+constexpr int64_t kWarmRollouts = 2;
 
 struct Iteration {
   double rollout_s = 0, train_s = 0, logprob_diff = 0;
@@ -40,13 +40,22 @@ std::vector<rollout::Prompt> prompts_around(const Bench& bench) {
   return prompts;
 }
 
-rollout::GroupParams group_params(const Bench& bench) {
-  rollout::GroupParams params;
-  params.n = bench.work.grpo_samples;
-  params.sampling.max_tokens = 4 * bench.work.new_tokens;
+recipes::PromptSet prompt_set(const Bench& bench) {
+  recipes::PromptSet set{.prompts = prompts_around(bench), .rows = {}, .bad_rows = {}};
+  set.rows.assign(set.prompts.size(), std::make_shared<const rl::RewardRow>());
+  return set;
+}
+
+// Each rollout reads all prompts.
+recipes::RlOptions rl_options(const Bench& bench, int64_t max_staleness) {
+  recipes::RlOptions options;
+  options.rollout_batch_size = bench.work.grpo_prompts;
+  options.n_samples = bench.work.grpo_samples;
+  options.staleness.max_staleness = max_staleness;
+  options.sampling.max_tokens = 4 * bench.work.new_tokens;
   for (int64_t id = 0; id < bench.base.config.vocab_size; id += bench.work.new_tokens)
-    params.sampling.stop_token_ids.push_back(static_cast<int32_t>(id));
-  return params;
+    options.sampling.stop_token_ids.push_back(static_cast<int32_t>(id));
+  return options;
 }
 
 // Their spread is what a group's advantages need.
@@ -56,7 +65,7 @@ class RandomReward : public rl::Reward {
     Graded graded{.ticket = next_++};
     for (const rl::RewardSample& sample : samples) {
       const auto group = static_cast<uint32_t>(sample.group), index = static_cast<uint32_t>(sample.index);
-      graded.scores.push_back(rl::Score::known(uniform01(philox(11, {rollout, group, index, 0})[0])));
+      graded.scores.push_back(rl::Score::known(uniform01(philox(11, {sample.rollout, group, index, 0})[0])));
     }
     graded_.push_back(std::move(graded));
     return graded_.back().ticket;
@@ -66,8 +75,6 @@ class RandomReward : public rl::Reward {
     std::erase_if(graded_, [ticket](const Graded& graded) { return graded.ticket == ticket; });
   }
 
-  uint32_t rollout = 0;
-
  private:
   Ticket next_ = 0;
   std::vector<Graded> graded_;
@@ -75,60 +82,54 @@ class RandomReward : public rl::Reward {
 
 class Loop {
  public:
-  // `sampling`: the engine's stream.
-  Loop(Bench& bench, Stream& sampling)
+  Loop(Bench& bench, int64_t max_staleness)
       : bench_(bench),
+        options_(rl_options(bench, max_staleness)),
         plan_(bench.plan(recipes::EnginePlan{})),
         trainer_(bench.base.model, bench.adapter.layout, bench.adapter.weights,
                  {.max_tokens = plan_.max_tokens, .recompute = plan_.recompute}, bench.stream),
-        engine_(bench.base.model, engine_options(), sampling),
-        request_{.prompts = prompts_around(bench), .params = group_params(bench)} {
+        engine_(bench.base.model,
+                {.kv_bytes = plan_.engine_kv_bytes(), .max_sequences = recipes::max_sequences(options_)}, bench.stream),
+        prompts_(prompt_set(bench)) {
     store_.add(sink_);
-    actor_ = store_.publish(lora::kActor, trainer_.adapter()).policy;
+    store_.set_keep(lora::kActor, options_.staleness.versions());
+    store_.publish(lora::kActor, trainer_.adapter());
   }
 
-  Iteration run(uint32_t rollout) {
+  Iteration run(int64_t rollout) {
     const Stopwatch rollout_watch;
-    const rl::Rollout sampled = sample(rollout, actor_);
+    const rl::Rollout sampled = sampling_
+                                    .sample({.rollout = rollout,
+                                             .rows_begin = rollout * options_.rollout_batch_size,
+                                             .version = store_.pin(lora::kActor)},
+                                            {})
+                                    .rollout;
     engine_.release_memory();
     Iteration it{.rollout_s = rollout_watch.ms() / 1000, .trained_tokens = sampled.report.tokens};
     for (const rl::Trajectory& trajectory : sampled.trajectories) it.new_tokens += trajectory.response_len();
 
     const Stopwatch train_watch;
     const rl::TrainReport trained = rl::rl_train(parts_, rl::grpo(), sampled, plan_of(sampled, plan_.is_bounded()));
-    actor_ = trained.published.policy;
     bench_.stream.synchronize();
     it.train_s = train_watch.ms() / 1000;
     it.logprob_diff = *trained.logprob_diff_max;  // there is no dropout
     return it;
   }
 
-  // Seconds of `count` iterations after a warm-up, where each rollout is sampled with the version before the newest
-  // while the one before it is trained on. `diff`: the largest, of a log-prob.
+  // Seconds of `count` iterations after a warm-up, as a run with --max-staleness 1 has them: a rollout's version is the
+  // one before the newest, and the next rollout is sampled with it. `diff`: the largest, of a log-prob.
   std::vector<double> run_ahead(int64_t count, double& diff) {
-    run(0);                            // kernels are chosen by timing them, while nothing else runs
-    store_.set_keep(lora::kActor, 3);  // the rollout's, the one that is trained on, and the newest
-    bench_.stream.synchronize();
-    recipes::RolloutsAhead ahead(0, 0, [this](const recipes::RolloutsAhead::Job& job, const auto&) {
-      recipes::SampledRollout sampled;
-      sampled.version = job.version.version();
-      sampled.rollout = sample(static_cast<uint32_t>(job.rollout), sampled.version->policy);
-      return sampled;
-    });
-    ahead.begin(store_.pin(lora::kActor));
+    recipes::RolloutsTogether together(0, 0, sampling_);
     std::vector<double> seconds;
-    double train_ms = 0;
     for (int64_t i = 0; i < kWarmRollouts + count; ++i) {
       const Stopwatch clock;
-      ahead.begin(store_.pin(lora::kActor));
-      const recipes::SampledRollout sampled = ahead.take();
-      if (train_ms > 0) ahead.wait_for_tail(train_ms);
-      const Stopwatch training;
+      while (together.next() <= i + options_.staleness.most_ahead()) together.begin(store_.pin(lora::kActor));
+      const recipes::SampledRollout sampled = together.take({});
       rl::TrainPlan plan = plan_of(sampled.rollout, false);
-      plan.version_of = [version = sampled.version](int64_t) { return version; };
-      plan.measure_logprobs = i == 0;  // costs a forward
+      plan.version_of = [&sampled](int64_t) { return sampled.version; };
+      plan.measure_logprobs = i < kWarmRollouts;  // costs a forward
       const rl::TrainReport trained = rl::rl_train(parts_, rl::grpo(), sampled.rollout, plan);
-      train_ms = training.ms();
+      bench_.stream.synchronize();
       if (trained.logprob_diff_max) diff = std::max(diff, *trained.logprob_diff_max);
       if (i >= kWarmRollouts) seconds.push_back(clock.ms() / 1000);
     }
@@ -136,51 +137,50 @@ class Loop {
   }
 
  private:
-  rl::Rollout sample(uint32_t rollout, const lora::PolicyId& policy) {
-    request_.params.rollout = reward_.rollout = rollout;
-    request_.policy = policy;
-    return rl::rl_collect(parts_, rl::rl_submit(parts_, request_));
-  }
   static rl::TrainPlan plan_of(const rl::Rollout& sampled, bool release_memory) {
     return {.batch_size = static_cast<int64_t>(sampled.trajectories.size()),
             .schedule = {.lr = 1e-5},
             .release_memory = release_memory};
   }
-  rollout::EngineOptions engine_options() const {
-    rollout::EngineOptions options;
-    options.max_sequences = std::max(options.max_sequences, bench_.work.grpo_prompts * bench_.work.grpo_samples);
-    options.kv_bytes = plan_.engine_kv_bytes();
-    return options;
-  }
 
   Bench& bench_;
+  const recipes::RlOptions options_;
   const recipes::MemoryPlan plan_;
   train::Trainer trainer_;
   rollout::Engine engine_;
+  const recipes::PromptSet prompts_;
   versions::MemorySink sink_{engine_.versions()};
   versions::Store store_;
   RandomReward reward_;
   rl::RlParts parts_{engine_, trainer_, reward_, store_};
-  rl::RolloutRequest request_;
-  lora::PolicyId actor_;
+  recipes::RolloutSampling sampling_{options_, prompts_, {}, parts_};
 };
 
 double mean_of(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
+// Of two rollouts in a row, halved: those that are sampled together take turns, one long and one short.
+std::vector<double> pairs_of(std::span<const double> seconds) {
+  std::vector<double> pairs;
+  for (size_t i = 0; i + 1 < seconds.size(); i += 2) pairs.push_back((seconds[i] + seconds[i + 1]) / 2);
+  return pairs;
+}
+
 // Seconds of the same rollouts, in order.
 void report_ahead(Bench& bench, const std::vector<double>& in_turn_s, const std::vector<double>& ahead_s) {
-  const double medians = median(ahead_s) / median(in_turn_s), means = mean_of(ahead_s) / mean_of(in_turn_s);
+  const double means = mean_of(ahead_s) / mean_of(in_turn_s),
+               pairs = median(pairs_of(ahead_s)) / median(pairs_of(in_turn_s));
   bench.report.results["grpo_step_in_turn_each_s"] = in_turn_s;
   bench.report.results["grpo_step_ahead_each_s"] = ahead_s;
   bench.report.results["grpo_step_mean_s"] = mean_of(in_turn_s);
   bench.report.results["grpo_step_ahead_mean_s"] = mean_of(ahead_s);
-  bench.report.results["grpo_step_ahead_over_in_turn"] = {{"medians", medians}, {"means", means}};
-  bench.report.result("grpo_step_ahead_s", median(ahead_s),
-                      fmt::format("s        the same rollouts with --max-staleness 1: {:.3f} of those in turn by "
-                                  "medians, {:.3f} by means of {} ({:.2f} and {:.2f} s)",
-                                  medians, means, ahead_s.size(), mean_of(ahead_s), mean_of(in_turn_s)));
+  bench.report.results["grpo_step_ahead_over_in_turn"] = {
+      {"means", means}, {"medians_of_pairs", pairs}, {"pairs", "two rollouts in a row, their time halved"}};
+  bench.report.result("grpo_step_ahead_s", mean_of(ahead_s),
+                      fmt::format("s        mean of the same {} rollouts with --max-staleness 1, two sampled together: "
+                                  "{:.3f} of the mean in turn ({:.2f} s), {:.3f} by medians of pairs",
+                                  ahead_s.size(), means, mean_of(in_turn_s), pairs));
 }
 
 }  // namespace
@@ -190,24 +190,16 @@ void bench_grpo(Bench& bench) {
   std::vector<Iteration> iterations;
   double spent = 0, diff = 0;
   {
-    Loop loop(bench, bench.stream);
+    Loop loop(bench, 0);
     // Warm: records the graphs of a batch that shrinks.
-    for (uint32_t rollout = 0; rollout < kWarmRollouts; ++rollout) loop.run(rollout);
+    for (int64_t rollout = 0; rollout < kWarmRollouts; ++rollout) loop.run(rollout);
     do {
-      iterations.push_back(loop.run(kWarmRollouts + static_cast<uint32_t>(iterations.size())));
+      iterations.push_back(loop.run(kWarmRollouts + std::ssize(iterations)));
       spent += iterations.back().seconds();
       diff = std::max(diff, iterations.back().logprob_diff);
-    } while (iterations.size() < 9 && spent < kEnough);
+    } while (iterations.size() % 2 != 0 || (iterations.size() < 10 && spent < kEnough));
   }
-  std::vector<double> ahead_s;
-  {
-    StreamOptions options = recipes::stream_options(bench.options.base);
-    options.goes_first = true;
-    Stream sampling(options);
-    kernels::leave_multiprocessors(bench.options.sampling_multiprocessors, bench.stream);
-    ahead_s = Loop(bench, sampling).run_ahead(std::ssize(iterations), diff);
-    kernels::leave_multiprocessors(0, bench.stream);
-  }
+  const std::vector<double> ahead_s = Loop(bench, 1).run_ahead(std::ssize(iterations), diff);
   std::vector<double> in_turn_s;
   for (const Iteration& iteration : iterations) in_turn_s.push_back(iteration.seconds());
   std::ranges::sort(iterations, {}, &Iteration::seconds);

@@ -103,7 +103,6 @@ struct BenchOptions {
   std::vector<int64_t> decode_batches;
   int64_t samples_per_prompt = 1;  // of a decode batch; divides it
   int64_t lora_rank = 16;
-  int sampling_multiprocessors = 0;   // as RlOptions has it
   recipes::TrainingOptions training;  // micro-batches and recomputation of the training step
   std::vector<std::string> parts;     // of the benchmark, in order; empty: all
   std::string json;                   // record; empty: terminal only

@@ -276,11 +276,11 @@ struct RlOptions {
   int64_t eval_interval = 0;                                                   // 0: never
   int64_t eval_samples = 1;                                                    // of each prompt
   rollout::SamplingParams eval_sampling;
-  bool eval_before_train = true;    // also before the first step
-  bool save_best = false;           // by the accuracy on:
-  std::string save_best_set;        // empty: the first set
-  std::optional<int64_t> kv_bytes;  // most memory of the KV cache; default: the engine's
-  int64_t max_sequences = 256;
+  bool eval_before_train = true;         // also before the first step
+  bool save_best = false;                // by the accuracy on:
+  std::string save_best_set;             // empty: the first set
+  std::optional<int64_t> kv_bytes;       // most memory of the KV cache; default: the engine's
+  std::optional<int64_t> max_sequences;  // generated at once; default: max_sequences() of rollouts_together.h
   RolloutEngineOptions engine;
   std::string publish_dir;  // versions are also written here, for anyone else's engine; empty: nowhere
   RunChecks checks;

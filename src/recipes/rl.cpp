@@ -70,7 +70,7 @@ class RlRun {
         control_(control),
         reward_(options.debug.train_only ? no_reward() : run_reward(options)),
         stream_(stream_options(options.base)),
-        sampling_stream_(overlaps_ ? std::make_unique<Stream>(sampling_stream_options()) : nullptr),
+        sampling_stream_(beside_ ? std::make_unique<Stream>(sampling_stream_options()) : nullptr),
         base_(load_base(options.base, stream_, control)),
         group_(*(group = join_ranks(control, base_, stream_, options.training.ranks))),
         tokenizer_(text::Tokenizer::load(base_.path.string())),
@@ -93,7 +93,7 @@ class RlRun {
         .seed = options.training.seed,
         .on_not_finite = [this](const train::NotFiniteError& error,
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
-        .release_memory = run_.memory().is_bounded() && !overlaps_,
+        .release_memory = run_.memory().is_bounded() && !ahead_,
         .dropout = options.adapter.config.dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
         .observer = dump_.observer()};
@@ -103,7 +103,7 @@ class RlRun {
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     sampling_.order().keep_in(run_);
     versions_.emplace(staleness_, versions_in_samples(options), store_, run_);
-    if (overlaps_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
+    if (beside_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
     keep_pending_samples(run_, graded_);
     if (group_.size() == 1) return;
     require_rule();
@@ -240,8 +240,9 @@ class RlRun {
     else if (options_.partial.on)
       source_ = std::make_unique<PartialRollouts>(options_, prompts_, sampling_, parts_, *versions_, run_, progress_);
     else
-      source_ = std::make_unique<RolloutsByRule>(staleness_, sampling_, sampler_, *versions_, run_, progress_, total_,
-                                                 group_, kernels::chooses_by_time(stream_) && !options_.engine.kind);
+      source_ = std::make_unique<RolloutsByRule>(staleness_, sampled_together(options_), sampling_, sampler_,
+                                                 *versions_, run_, progress_, total_,
+                                                 kernels::chooses_by_time(stream_) && !options_.engine.kind);
     versions_->keep_also([this] { return source_->drawn_by(); });
   }
 
@@ -325,14 +326,15 @@ class RlRun {
   const std::unique_ptr<rl::Reward> reward_;  // first: its processes begin before there are threads
   EvalRewards eval_rewards_{options_};        // as well
   const StalenessRule staleness_ = options_.staleness;
-  const bool overlaps_ = !staleness_.is_synchronous() || options_.async.on;  // sampling and training
+  const bool ahead_ = !staleness_.is_synchronous() || options_.async.on;  // samples are in flight while it trains
+  const bool beside_ = ahead_ && !sampled_together(options_);             // and are drawn meanwhile
   Stream stream_;
-  // Sampling has a stream of its own where training goes on meanwhile.
+  // Where training goes on meanwhile.
   const std::unique_ptr<Stream> sampling_stream_;
   const Base base_;
   parallel::Group& group_;
   // Through which the ranks deal and gather samples and rewards: of the thread that samples, where that is another one.
-  const std::unique_ptr<parallel::Group> sampling_group_ = overlaps_ && group_.size() > 1 ? group_.second() : nullptr;
+  const std::unique_ptr<parallel::Group> sampling_group_ = beside_ && group_.size() > 1 ? group_.second() : nullptr;
   parallel::Group& dealing_ = sampling_group_ ? *sampling_group_ : group_;
   const text::Tokenizer tokenizer_;
   const PromptSet prompts_;

@@ -15,6 +15,7 @@
 #include "core/hidden_secrets.h"
 #include "core/stopwatch.h"
 #include "net/child_process.h"
+#include "recipes/rollouts_together.h"
 #include "recipes/server_settings.h"
 #include "rollout/local/engine.h"
 #include "rollout/remote/remote_sampler.h"
@@ -71,7 +72,7 @@ struct RolloutEngine::Impl {
 struct RolloutEngine::Local : Impl {
   Local(const RlOptions& options, const Base& base, const text::Tokenizer& tokenizer, std::optional<int64_t> kv_bytes,
         Stream& stream)
-      : engine(base.model, {.kv_bytes = kv_bytes, .max_sequences = options.max_sequences, .tokenizer = &tokenizer},
+      : engine(base.model, {.kv_bytes = kv_bytes, .max_sequences = max_sequences(options), .tokenizer = &tokenizer},
                stream) {}
   rollout::Sampler& sampler() override { return engine; }
   versions::VersionSink* sink() override { return &memory; }
@@ -238,7 +239,7 @@ struct RolloutEngine::Remote : Impl {
     const RolloutEngineOptions& engine = options.engine;
     rollout::FleetOptions fleet_options{.kind = *engine.kind,
                                         .api_key = engine.api_key,
-                                        .max_samples = options.max_sequences,
+                                        .max_samples = max_sequences(options),
                                         .on_version_change = engine.on_version_change};
     for (const std::string& address : engine.addresses) {
       constexpr const char* kField = "RolloutEngineOptions::addresses";

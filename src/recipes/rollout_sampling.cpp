@@ -58,8 +58,24 @@ rl::RolloutRequest RolloutSampling::request(const SamplingJob& job, int64_t firs
 
 SampledRollout RolloutSampling::sample(const SamplingJob& job, const rl::Watch& watch) {
   std::map<int64_t, int64_t> times;
-  rl::GatedRollout gated = rl::gated_rollout(
-      parts_, gate_plan_, [&](int64_t first, int64_t count) { return request(job, first, count, times); }, watch);
+  return judged(job, rl::gated_rollout(gate_plan_, [&](int64_t first, int64_t count) {
+                  return rl::rl_collect(parts_, rl::rl_submit(parts_, request(job, first, count, times)), {}, watch);
+                }));
+}
+
+std::unique_ptr<rl::PendingRollout> RolloutSampling::begin(const SamplingJob& job) {
+  std::map<int64_t, int64_t> times;
+  return rl::rl_submit(parts_, request(job, 0, gate_plan_.prompts, times));
+}
+
+SampledRollout RolloutSampling::collect(const SamplingJob& job, std::unique_ptr<rl::PendingRollout> pending,
+                                        std::span<const std::unique_ptr<rl::PendingRollout>> beside,
+                                        const rl::Watch& watch) {
+  rl::Rollout rollout = rl::rl_collect(parts_, std::move(pending), beside, watch);
+  return judged(job, rl::gated_rollout(gate_plan_, [&](int64_t, int64_t) { return std::move(rollout); }));
+}
+
+SampledRollout RolloutSampling::judged(const SamplingJob& job, rl::GatedRollout gated) {
   SampledRollout sampled{.rollout = std::move(gated.rollout),
                          .gates = gated.report,
                          .rows_end = job.rows_begin + order_.rows_read(gated.report),

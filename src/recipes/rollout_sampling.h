@@ -4,12 +4,14 @@
 
 #include <functional>
 #include <map>
+#include <memory>
+#include <span>
 
 #include "recipes/options.h"
 #include "recipes/prompt_order.h"
 #include "recipes/prompts.h"
 #include "recipes/sampled_rollout.h"
-#include "rl/parts.h"
+#include "rl/pending_rollout.h"
 
 namespace lockstep::recipes {
 
@@ -30,16 +32,22 @@ class RolloutSampling {
   RolloutSampling(const RlOptions& options, const PromptSet& prompts, std::span<const int32_t> stop_token_ids,
                   const rl::RlParts& parts);
 
-  // What rl::gated_rollout throws.
+  // Round after round, until enough groups pass the gates. What rl::gated_rollout and rl::rl_collect throw.
   SampledRollout sample(const SamplingJob& job, const rl::Watch& watch);
+  // The same in halves, where there are no gates: the first asks the sampler. rl::rl_submit, rl::rl_collect.
+  std::unique_ptr<rl::PendingRollout> begin(const SamplingJob& job);
+  SampledRollout collect(const SamplingJob& job, std::unique_ptr<rl::PendingRollout> pending,
+                         std::span<const std::unique_ptr<rl::PendingRollout>> beside, const rl::Watch& watch);
 
   PromptOrder& order() { return order_; }
   const rl::GatePlan& gates() const { return gate_plan_; }
   const rollout::SamplingParams& params() const { return params_; }
+  rl::RlParts& parts() { return parts_; }
 
  private:
   // `times`: of each row so far; one that comes again in this rollout gets samples of its own.
   rl::RolloutRequest request(const SamplingJob& job, int64_t first, int64_t count, std::map<int64_t, int64_t>& times);
+  SampledRollout judged(const SamplingJob& job, rl::GatedRollout gated);
 
   const RlOptions& options_;
   const PromptSet& prompts_;

@@ -45,16 +45,6 @@ SampledRollout RolloutsAhead::take(const std::function<void()>& waiting) {
   return sampled;
 }
 
-bool RolloutsAhead::is_tail(double train_ms) const {
-  constexpr double kMargin = 1.2;  // a rollout that is done early would wait for the training
-  return !sampling_ || last_ms_ == 0 || sampling_since_.ms() >= last_ms_ - kMargin * train_ms;
-}
-
-void RolloutsAhead::wait_for_tail(double train_ms, const std::function<void()>& waiting) {
-  std::unique_lock lock(mutex_);
-  wait(lock, waiting, [&] { return is_tail(train_ms); });
-}
-
 void RolloutsAhead::wait_until_idle(const std::function<void()>& waiting) {
   std::unique_lock lock(mutex_);
   wait(lock, waiting, [this] { return (!sampling_ && jobs_.empty()) || failure_; });
@@ -69,7 +59,6 @@ void RolloutsAhead::run() {
     jobs_.pop_front();
     job.rows_begin = rows_begin_;
     sampling_ = true;
-    sampling_since_ = {};
     lock.unlock();
     std::optional<SampledRollout> sampled;
     std::exception_ptr failure;
@@ -81,7 +70,6 @@ void RolloutsAhead::run() {
     job.version = {};  // given back without the lock: the store calls its sinks
     lock.lock();
     sampling_ = false;
-    last_ms_ = sampling_since_.ms();
     if (sampled) {
       rows_begin_ = sampled->rows_end;
       done_.push_back(std::move(*sampled));

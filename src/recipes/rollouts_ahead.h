@@ -1,4 +1,5 @@
-// Rollouts that are sampled while earlier ones are trained on, by the rule of recipes/staleness.h.
+// Rollouts that are sampled while earlier ones are trained on, by the rule of recipes/staleness.h, where they cannot be
+// sampled together (recipes/rollouts_together.h).
 #pragma once
 
 #include <atomic>
@@ -11,7 +12,6 @@
 #include <optional>
 #include <thread>
 
-#include "core/stopwatch.h"
 #include "recipes/rollout_sampling.h"
 #include "recipes/staleness.h"
 
@@ -34,11 +34,6 @@ class RolloutsAhead {
   // The oldest rollout that was begun and not taken. `waiting` is called several times a second until it is there, and
   // may throw; the rollout can be taken again then. What sampling it threw: the rollouts after it are lost, too.
   SampledRollout take(const std::function<void()>& waiting = {});
-  // Delays training so that it runs beside the tail of sampling: few samples are left there and the GPU is nearly idle,
-  // while at the beginning of a rollout sampling fills it. Waits until the rollout that is being sampled is expected to
-  // take another `train_ms`, if it takes as long as the one before. Returns at once if nothing is being sampled, or
-  // none was before. `waiting` as above.
-  void wait_for_tail(double train_ms, const std::function<void()>& waiting = {});
   // Waits until nothing is being sampled, so that another thread may use the sampler. What begins later runs again.
   void wait_until_idle(const std::function<void()>& waiting = {});
 
@@ -46,7 +41,6 @@ class RolloutsAhead {
   void run();
   template <class Done>
   void wait(std::unique_lock<std::mutex>& lock, const std::function<void()>& waiting, const Done& done);
-  bool is_tail(double train_ms) const;  // the lock is held
 
   const Sample sample_;
   int64_t next_;
@@ -57,8 +51,6 @@ class RolloutsAhead {
   std::deque<SampledRollout> done_;
   std::exception_ptr failure_;
   bool sampling_ = false;
-  Stopwatch sampling_since_;
-  double last_ms_ = 0;  // that sampling the one before took; 0: there was none
   std::atomic<bool> stopping_ = false;
   std::thread thread_;  // last: it uses the others
 };

@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "parallel/gather.h"
 
 namespace lockstep::recipes {
 
-RolloutsByRule::RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
-                               const SampledVersions& versions, const TrainingRun& run, RunProgress& progress,
-                               int64_t total, parallel::Group& group, bool on_gpu)
+RolloutsByRule::RolloutsByRule(const StalenessRule& rule, bool together, RolloutSampling& sampling,
+                               rollout::Sampler& sampler, const SampledVersions& versions, const TrainingRun& run,
+                               RunProgress& progress, int64_t total, bool chooses_by_time)
     : rule_(rule),
       sampling_(sampling),
       sampler_(sampler),
@@ -17,10 +16,12 @@ RolloutsByRule::RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampl
       run_(run),
       progress_(progress),
       total_(total),
-      group_(group),
-      alone_(on_gpu ? run.iteration() : -1),
-      waits_for_tail_(on_gpu) {
+      alone_(chooses_by_time ? run.iteration() : -1) {
   if (rule_.is_synchronous()) return;
+  if (together) {
+    together_.emplace(run.iteration(), run.data_position(), sampling);
+    return;
+  }
   ahead_.emplace(run.iteration(), run.data_position(),
                  [this](const SamplingJob& job, const std::function<bool()>& stopping) {
                    return sampling_.sample(job, {.progress =
@@ -31,31 +32,26 @@ RolloutsByRule::RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampl
                  });
 }
 
-SampledRollout RolloutsByRule::next(int64_t rollout) {
-  if (!ahead_) {
-    SampledRollout sampled =
-        sampling_.sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_.pin(rollout)},
-                         progress_.watch(rollout, "sampling"));
-    sampler_.release_memory();  // training needs it
-    return sampled;
-  }
-  const int64_t last = rollout + (rollout == alone_ ? 0 : rule_.most_ahead());
-  while (ahead_->next() < total_ && ahead_->next() <= last && versions_.has(ahead_->next()))
-    ahead_->begin(versions_.pin(ahead_->next()));
-  SampledRollout sampled = ahead_->take([&] { wait_for_samples(rollout); });
-  if (waits_for_tail_ && train_ms_ > 0) ahead_->wait_for_tail(train_ms_, [&] { wait_for_samples(rollout); });
-  training_ = {};
-  return sampled;
+template <class Rollouts>
+void RolloutsByRule::begin(Rollouts& rollouts, int64_t last) {
+  while (rollouts.next() <= std::min(last, total_ - 1) && versions_.has(rollouts.next()))
+    rollouts.begin(versions_.pin(rollouts.next()));
 }
 
-int64_t RolloutsByRule::finish(const SampledRollout& sampled) {
-  if (ahead_ && waits_for_tail_) {
-    // A rank that began early has waited for the others meanwhile: the shortest time is the time of the work. Were it
-    // each rank's own, the early one would begin still earlier next time.
-    const double mine = training_.ms();
-    train_ms_ = std::ranges::min(parallel::gather_values(group_, std::span(&mine, 1)));
+SampledRollout RolloutsByRule::next(int64_t rollout) {
+  if (together_) {
+    begin(*together_, rollout + rule_.most_ahead());
+    return together_->take(progress_.watch(rollout, "sampling"));
   }
-  return sampling_.order().finish(sampled.gates);
+  if (ahead_) {
+    begin(*ahead_, rollout + (rollout == alone_ ? 0 : rule_.most_ahead()));
+    return ahead_->take([&] { wait_for_samples(rollout); });
+  }
+  SampledRollout sampled =
+      sampling_.sample({.rollout = rollout, .rows_begin = run_.data_position(), .version = versions_.pin(rollout)},
+                       progress_.watch(rollout, "sampling"));
+  sampler_.release_memory();  // training needs it
+  return sampled;
 }
 
 SampledRollout RolloutsOfOneVersion::next(int64_t rollout) {
@@ -67,6 +63,7 @@ SampledRollout RolloutsOfOneVersion::next(int64_t rollout) {
 }
 
 void RolloutsByRule::rest() {
+  if (together_) together_->rest(progress_.watch(run_.iteration(), "sampling"));
   if (ahead_) ahead_->wait_until_idle([&] { wait_for_samples(run_.iteration()); });
 }
 

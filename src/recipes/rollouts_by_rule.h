@@ -1,5 +1,5 @@
 // Rollouts whose version of the adapter is a function of their number (recipes/staleness.h): sampled in turn with
-// training, or ahead of it on a thread.
+// training, several together, or ahead of training on a thread.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include "recipes/rollout_sampling.h"
 #include "recipes/rollout_source.h"
 #include "recipes/rollouts_ahead.h"
+#include "recipes/rollouts_together.h"
 #include "recipes/run_progress.h"
 #include "recipes/sampled_versions.h"
 
@@ -16,17 +17,16 @@ namespace lockstep::recipes {
 
 class RolloutsByRule final : public RolloutSource {
  public:
-  // For a run of `total` rollouts, beginning with the one after its checkpoint. `on_gpu`: nothing is sampled beside the
-  // first training, because kernels are chosen by timing them; later training is delayed to the tail of sampling
-  // (RolloutsAhead::wait_for_tail), by all ranks of `group`, that of training, at the same time. All references outlive
-  // it.
-  RolloutsByRule(const StalenessRule& rule, RolloutSampling& sampling, rollout::Sampler& sampler,
+  // For a run of `total` rollouts, beginning with the one after its checkpoint. `together`: sampled_together().
+  // `chooses_by_time`: nothing is sampled beside the first training, because kernels are chosen by timing them. All
+  // references outlive it.
+  RolloutsByRule(const StalenessRule& rule, bool together, RolloutSampling& sampling, rollout::Sampler& sampler,
                  const SampledVersions& versions, const TrainingRun& run, RunProgress& progress, int64_t total,
-                 parallel::Group& group, bool on_gpu);
+                 bool chooses_by_time);
 
   SampledRollout next(int64_t rollout) override;
   void rest() override;
-  int64_t finish(const SampledRollout& sampled) override;
+  int64_t finish(const SampledRollout& sampled) override { return sampling_.order().finish(sampled.gates); }
   bool overlaps() const override { return ahead_.has_value(); }
   OrderedJson metrics() const override { return sampling_.order().metrics(); }
 
@@ -34,6 +34,8 @@ class RolloutsByRule final : public RolloutSource {
   struct Done {
     int32_t done = 0, of = 0;
   };
+  template <class Rollouts>
+  void begin(Rollouts& rollouts, int64_t last);  // as many as have their version, up to this one
   void wait_for_samples(int64_t rollout);
 
   const StalenessRule rule_;
@@ -43,11 +45,8 @@ class RolloutsByRule final : public RolloutSource {
   const TrainingRun& run_;
   RunProgress& progress_;
   const int64_t total_;
-  parallel::Group& group_;
   const int64_t alone_;  // the rollout that nothing is sampled beside; -1: none
-  const bool waits_for_tail_;
-  Stopwatch training_;
-  double train_ms_ = 0;                 // of the last training, on the rank that waited least; 0: there was none
+  std::optional<RolloutsTogether> together_;
   std::atomic<Done> done_ = Done();     // of what is being sampled ahead
   std::optional<RolloutsAhead> ahead_;  // last: its thread uses the others
 };

@@ -72,9 +72,7 @@ int64_t mask_truncated(std::span<Trajectory> trajectories) {
   return masked;
 }
 
-GatedRollout gated_rollout(RlParts& parts, const GatePlan& plan,
-                           const std::function<RolloutRequest(int64_t first, int64_t count)>& request,
-                           const Watch& watch) {
+GatedRollout gated_rollout(const GatePlan& plan, const std::function<Rollout(int64_t first, int64_t count)>& draw) {
   GatedRollout gated;
   RolloutReport last;
   double rollout_ms = 0, reward_ms = 0;
@@ -82,8 +80,7 @@ GatedRollout gated_rollout(RlParts& parts, const GatePlan& plan,
   std::string failure;  // of the first of them
   for (int64_t passed = 0; passed < plan.groups;) {
     if (gated.report.rounds == plan.max_rounds) give_up(plan, gated.report, passed);
-    Rollout round =
-        rl_collect(parts, rl_submit(parts, request(gated.report.rounds * plan.prompts, plan.prompts)), watch);
+    Rollout round = draw(gated.report.rounds * plan.prompts, plan.prompts);
     ++gated.report.rounds;
     rollout_ms += round.report.rollout_ms;
     reward_ms += round.report.reward_ms;

@@ -40,11 +40,9 @@ struct GatedRollout {
   GateReport report;
 };
 
-// Samples rounds of prompts until enough groups pass. request(first, count) asks for prompts first .. first + count - 1
-// of this rollout. The first groups that pass, in the order of their prompts, are used, whatever was finished first;
-// the others are forgotten, and their prompts are the next rollout's. DataError with the counts after max_rounds.
-GatedRollout gated_rollout(RlParts& parts, const GatePlan& plan,
-                           const std::function<RolloutRequest(int64_t first, int64_t count)>& request,
-                           const Watch& watch = {});
+// Samples rounds of prompts until enough groups pass. draw(first, count) samples prompts first .. first + count - 1 of
+// this rollout. The first groups that pass, in the order of their prompts, are used, whatever was finished first; the
+// others are forgotten, and their prompts are the next rollout's. DataError with the counts after max_rounds.
+GatedRollout gated_rollout(const GatePlan& plan, const std::function<Rollout(int64_t first, int64_t count)>& draw);
 
 }  // namespace lockstep::rl

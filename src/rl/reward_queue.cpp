@@ -43,42 +43,36 @@ void RewardQueue::add(size_t position, RewardSample sample) {
   in_flight_.emplace(reward_.submit(std::move(samples)), std::move(positions));
 }
 
-void RewardQueue::poll() {
-  if (!in_flight_.empty()) take(reward_.poll({}));
+bool RewardQueue::take(Reward::Graded& graded) {
+  const auto found = in_flight_.find(graded.ticket);
+  if (found == in_flight_.end()) return false;
+  for (size_t i = 0; i < found->second.size(); ++i) {
+    Score& score = scores_[found->second[i]] = std::move(graded.scores.at(i));
+    if (on_graded_) on_graded_(found->second[i], score);
+  }
+  in_flight_.erase(found);
+  return true;
 }
 
-void RewardQueue::take(std::vector<Reward::Graded> graded) {
-  for (Reward::Graded& of_ticket : graded) {
-    const auto found = in_flight_.find(of_ticket.ticket);
-    if (found == in_flight_.end()) continue;
-    for (size_t i = 0; i < found->second.size(); ++i) {
-      Score& score = scores_[found->second[i]] = std::move(of_ticket.scores.at(i));
-      if (on_graded_) on_graded_(found->second[i], score);
-    }
-    graded_ += found->second.size();
-    in_flight_.erase(found);
-  }
-}
-
-std::vector<Score> RewardQueue::finish(const Between& between) {
-  constexpr std::chrono::milliseconds kBetweenReports{100};
-  while (!in_flight_.empty()) {
-    const auto deadline = std::chrono::steady_clock::now() + kBetweenReports;
-    std::vector<Reward::Graded> graded = reward_.poll(deadline);
-    if (graded.empty() && std::chrono::steady_clock::now() < deadline)
-      throw ResourceError({.what = "a reward has lost samples that nobody cancelled",
-                           .got = std::to_string(graded_) + " of " + std::to_string(scores_.size()) + " samples"});
-    take(std::move(graded));
-    if (between) between(graded_);
-  }
-  return std::move(scores_);
+std::vector<Reward::Graded> wait_for_graded(Reward& reward, Reward::Deadline deadline) {
+  std::vector<Reward::Graded> graded = reward.poll(deadline);
+  if (graded.empty() && std::chrono::steady_clock::now() < deadline)
+    throw ResourceError({.what = "a reward has lost samples that nobody cancelled"});
+  return graded;
 }
 
 std::vector<Score> grade_all(Reward& reward, std::vector<RewardSample> samples, size_t group_size,
-                             const RewardQueue::Between& between) {
+                             const Between& between) {
+  constexpr std::chrono::milliseconds kBetweenReports{100};
   RewardQueue queue(reward, samples.size(), group_size);
   for (size_t i = 0; i < samples.size(); ++i) queue.add(i, std::move(samples[i]));
-  return queue.finish(between);
+  size_t done = 0;
+  while (!queue.idle()) {
+    for (Reward::Graded& graded : wait_for_graded(reward, std::chrono::steady_clock::now() + kBetweenReports))
+      if (queue.take(graded)) done += graded.scores.size();
+    if (between) between(done);
+  }
+  return std::move(queue).scores();
 }
 
 }  // namespace lockstep::rl

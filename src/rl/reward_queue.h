@@ -3,13 +3,17 @@
 
 #include <functional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "rl/reward.h"
 
 namespace lockstep::rl {
 
-// One at a time for each Reward, whose only caller it is. What has not been graded is cancelled with the queue.
+// Reward::poll where something is in flight. ResourceError: the reward has lost it.
+std::vector<Reward::Graded> wait_for_graded(Reward& reward, Reward::Deadline deadline);
+
+// Whoever polls the reward hands over what it has graded. What has not been graded is cancelled with the queue.
 class RewardQueue {
  public:
   // Samples 0 .. num_samples-1; sample i is one of `group_size` samples of prompt i / group_size.
@@ -19,19 +23,14 @@ class RewardQueue {
   RewardQueue& operator=(const RewardQueue&) = delete;
 
   void add(size_t position, RewardSample sample);
-  void poll();  // takes what is there, without waiting
+  bool take(Reward::Graded& graded);  // false: it is of other samples
+  bool idle() const { return in_flight_.empty(); }
+  std::vector<Score> scores() && { return std::move(scores_); }  // in the order of positions; unknown: not graded
   // Calls this with each sample as soon as it is graded.
   using OnGraded = std::function<void(size_t position, const Score& score)>;
   void on_graded(OnGraded on_graded) { on_graded_ = std::move(on_graded); }
 
-  // Waits for all that were added; the others' scores are unknown. The scores are in the order of positions.
-  // `between(graded)` is called again and again and may throw. ResourceError: a reward that lost a sample.
-  using Between = std::function<void(size_t graded)>;
-  std::vector<Score> finish(const Between& between = {});
-
  private:
-  void take(std::vector<Reward::Graded> graded);
-
   Reward& reward_;
   const size_t group_size_;
   std::vector<RewardSample> waiting_;  // for the others of their group
@@ -39,11 +38,12 @@ class RewardQueue {
   std::unordered_map<Reward::Ticket, std::vector<size_t>> in_flight_;
   std::vector<Score> scores_;
   OnGraded on_graded_;
-  size_t graded_ = 0;
 };
 
-// Grades samples that are all there, in their order: those of prompt i are samples[i * group_size] and on.
+// Grades samples that are all there, in their order: those of prompt i are samples[i * group_size] and on. The reward
+// has no other caller meanwhile. `between(graded)` is called again and again and may throw.
+using Between = std::function<void(size_t graded)>;
 std::vector<Score> grade_all(Reward& reward, std::vector<RewardSample> samples, size_t group_size,
-                             const RewardQueue::Between& between = {});
+                             const Between& between = {});
 
 }  // namespace lockstep::rl

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/stopwatch.h"
 #include "rl/ask_teacher.h"
 #include "rl/batch.h"
 #include "rl/policy_logprobs.h"

@@ -1,8 +1,11 @@
 // n completions of each of many prompts, by any Sampler.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "rollout/sampler.h"
@@ -42,12 +45,42 @@ struct GroupTickets {
 GroupTickets submit_groups(Sampler& sampler, std::span<const Prompt> prompts, const GroupParams& params,
                            const lora::PolicyId& policy);
 
-// Waits for all of them; results are ordered by (prompt, index). Other tickets may be in flight, and their events are
-// put back. `on_progress(finished, total)` is called again and again and may throw Cancelled; `on_sample` is called
-// with each sample once it has finished, in whatever order that happens, and may throw. DataError: logits that are not
-// finite; what a failed ticket's event holds. Whatever is thrown has cancelled all of these tickets.
-using OnProgress = std::function<void(int64_t finished, int64_t total)>;
+// Sampler::wait where something is in flight. ResourceError: the sampler has lost it.
+std::span<const Event> wait_for_events(Sampler& sampler, Deadline deadline);
+
+// What has come of requests in flight, out of the events of a sampler that somebody else drives. `on_sample` is called
+// with each sample once it has finished, in whatever order that happens, and may throw.
 using OnSample = std::function<void(const Sample&)>;
+class GroupCollector {
+ public:
+  explicit GroupCollector(GroupTickets groups, OnSample on_sample = {});
+
+  bool take(const Event& event);  // false: it is of other tickets
+  // DataError: logits that are not finite; what a failed ticket's event holds; what on_sample threw. It is kept until
+  // somebody asks, since events of others may come after it.
+  void stop_if_failed() const;
+  void cancel(Sampler& sampler) const;
+
+  bool done() const { return finished() == total(); }
+  int64_t finished() const { return finished_; }
+  int64_t total() const { return static_cast<int64_t>(samples_.size()); }
+  std::vector<Sample> samples() && { return std::move(samples_); }  // ordered by (prompt, index)
+
+ private:
+  void take(int64_t prompt, const Token& token);
+
+  GroupTickets groups_;
+  OnSample on_sample_;
+  std::unordered_map<Ticket, int64_t> prompts_;
+  std::vector<Sample> samples_;
+  int64_t finished_ = 0;
+  std::exception_ptr error_;
+};
+
+// Waits for all of them; results are ordered by (prompt, index). Other tickets may be in flight, and their events are
+// put back. `on_progress(finished, total)` is called again and again and may throw Cancelled. What GroupCollector says;
+// whatever is thrown has cancelled all of these tickets.
+using OnProgress = std::function<void(int64_t finished, int64_t total)>;
 std::vector<Sample> collect_groups(Sampler& sampler, const GroupTickets& groups, const OnProgress& on_progress = {},
                                    const OnSample& on_sample = {});
 

@@ -47,17 +47,16 @@ TEST_F(BenchCommand, EveryPartFillsTheRecord) {
   bench.batch_size = 2, bench.seq_length = 16, bench.prompt_tokens = 8, bench.new_tokens = 4;
   bench.decode_batches = {1, 3};
   bench.parts = bench_parts();
-  bench.sampling_multiprocessors = 16;
   bench.json = (dir_.path() / "record.json").string();
   run_bench(bench, control_);
   const Json record = read_json(bench.json), results = record["results"];
-  for (const char* flag : {"--load-format dummy", "--sampling-multiprocessors 16"})
-    EXPECT_NE(record["command"].get<std::string>().find(flag), std::string::npos) << flag;
+  EXPECT_NE(record["command"].get<std::string>().find("--load-format dummy"), std::string::npos);
   for (const char* name : {"fma_gflops", "gemm_gflops", "attention_backward_tflops", "train_tok_s",
                            "prefill_lora_tok_s", "publish_us", "grpo_step_s", "grpo_step_ahead_s", "dora_over_lora"})
     EXPECT_GT(results[name].get<double>(), 0) << name;
   EXPECT_GT(results["decode_lora_tok_s"]["3"].get<double>(), 0);
   EXPECT_EQ(results["grpo_step_ahead_each_s"].size(), results["grpo_step_in_turn_each_s"].size());
+  EXPECT_EQ(results["grpo_step_ahead_each_s"].size() % 2, 0u) << "whole pairs";
   EXPECT_EQ(results["grpo_step"]["logprob_diff_max"].get<double>(), 0);
   EXPECT_NE(out_.str().find("grpo_step_s"), std::string::npos);
 }

@@ -1,6 +1,7 @@
 // Rollouts that several ranks sample ahead: the run of one rank, whatever their number and however slow one of them is.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 
 #include "recipes/random_delays.h"
 #include "recipes/ranks_fixture.h"
@@ -16,6 +17,13 @@ class RanksAhead : public RanksOfThreads {
     options.staleness = rule;
     options.adapter.config.dropout = 0.1;
     options.checks.equal_logprobs = true;  // every log-prob is that of the version that sampled it
+    return options;
+  }
+  // More prompts are sampled than trained on, so that the next rollout begins when the one ahead of it is there: a
+  // thread samples beside training.
+  RlOptions beside(const std::string& save, StalenessRule rule = {.max_staleness = 1}) {
+    RlOptions options = ahead(save, rule);
+    options.over_sampling = options.rollout_batch_size + 1;
     return options;
   }
   // Before questions whether a rank was asked to stop it sleeps at random, each rank at others.
@@ -56,12 +64,24 @@ TEST_F(RanksAhead, AnyNumberOfRanksTrainsTheSameAdapter) {
 }
 
 TEST_F(RanksAhead, ASlowRankChangesNothing) {
-  run_rl(ahead("alone"), control_);
-  for (const unsigned seed : {1u, 2u, 3u}) {
-    const std::string save = fmt::format("ranks4-{}", seed);
-    for (const std::string& error : run_on(4, ahead(save), run_rl, delays(seed))) EXPECT_EQ(error, "nothing");
-    expect_same(save, "alone", 5);
+  for (const bool in_one_batch : {true, false}) {
+    const std::string prefix = in_one_batch ? "" : "beside-";
+    const auto options = [&](const std::string& save) {
+      return in_one_batch ? ahead(prefix + save) : beside(prefix + save);
+    };
+    run_rl(options("alone"), control_);
+    for (const unsigned seed : {1u, 2u, 3u}) {
+      const std::string save = fmt::format("ranks4-{}", seed);
+      for (const std::string& error : run_on(4, options(save), run_rl, delays(seed))) EXPECT_EQ(error, "nothing");
+      expect_same(prefix + save, prefix + "alone", 5);
+    }
   }
+}
+
+TEST_F(RanksAhead, BesideTrainingTheyTrainTheSameAdapter) {
+  run_rl(beside("alone", {2, 1}), control_);
+  run_well_on(2, beside("ranks2", {2, 1}), run_rl);
+  expect_same("ranks2", "alone", 5);
 }
 
 TEST_F(RanksAhead, AnInterruptOfOneRankStopsAllAndAnyNumberGoesOn) {
@@ -107,18 +127,19 @@ TEST_F(RanksAhead, ResumedIsUninterruptedWithAnyNumber) {
 // Whichever thread of a rank fails, both of all ranks end, and with its code.
 TEST_F(RanksAhead, AnErrorOfOneRankEndsAllWithItsCode) {
   const auto begin = std::chrono::steady_clock::now();
-  for (const int at : {2, 20, 60}) {
+  for (const int at : {2, 20, 40, -2, -20}) {
     std::atomic<int> asked{0};
+    const std::string save = fmt::format("part{}", at);
     const std::vector<std::string> thrown =
-        run_on(2, ahead(fmt::format("part{}", at)), run_rl, [&](int rank, Control& control) {
+        run_on(2, at > 0 ? ahead(save) : beside(save), run_rl, [&](int rank, Control& control) {
           if (rank == 1)
             control.interrupted = [&]() -> bool {
-              if (++asked > at) throw DataError({.what = "a row is bad"});
+              if (++asked > std::abs(at)) throw DataError({.what = "a row is bad"});
               return false;
             };
         });
     for (const std::string& error : thrown) {
-      EXPECT_NE(error.find(" 3: "), std::string::npos) << error;
+      EXPECT_NE(error.find(" 3: "), std::string::npos) << at << " of " << asked << ": " << error;
       EXPECT_NE(error.find("a row is bad"), std::string::npos) << error;
     }
   }
@@ -138,7 +159,7 @@ void watched_run(const RlOptions& options, const Control& control) {
 
 TEST_F(RanksAhead, TheOthersHearOfAnErrorBeforeItsRankWaitsForTheThreadThatSamples) {
   std::atomic<bool> told = false, samples = false;
-  run_on(2, ahead("part"), watched_run, [&](int rank, Control& control) {
+  run_on(2, beside("part"), watched_run, [&](int rank, Control& control) {
     if (rank == 0) return;
     control.interrupted = [&, main = std::this_thread::get_id()]() -> bool {
       if (std::this_thread::get_id() == main) {
@@ -156,6 +177,7 @@ TEST_F(RanksAhead, TheOthersHearOfAnErrorBeforeItsRankWaitsForTheThreadThatSampl
 
 TEST_F(RanksAhead, ARewardThatFailsOnOneRankEndsAll) {
   RlOptions options = ahead("part");
+  options.rollout_batch_size = 2;  // each failure takes longer than the one before it
   options.reward.choices = {{.kind = rl::RewardKind::command}};
   options.reward.command = "exit 3";
   options.reward.workers = 1;

@@ -1,10 +1,12 @@
-// Rollouts that are sampled while earlier ones are trained on: the rule alone decides what is trained.
+// Rollouts that are sampled before earlier ones are trained on: the rule alone decides what is trained.
 #include "recipes/rollouts_ahead.h"
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "core/stopwatch.h"
+#include "recipes/rollouts_together.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {
@@ -41,31 +43,6 @@ TEST(RolloutsAhead, OneAfterTheOtherInTheirOrder) {
   EXPECT_EQ(ahead.next(), 8);
   for (const int64_t end : {105, 111, 118}) EXPECT_EQ(ahead.take().rows_end, end);
   EXPECT_EQ(seen, (std::vector<std::pair<int64_t, int64_t>>{{5, 100}, {6, 105}, {7, 111}}));
-}
-
-TEST(RolloutsAhead, TrainingWaitsForTheTail) {
-  using std::chrono::milliseconds;
-  std::atomic<bool> go = false, second_done = false;
-  RolloutsAhead ahead(0, 0, [&](const RolloutsAhead::Job& job, const std::function<bool()>& stopping) {
-    if (job.rollout == 0) std::this_thread::sleep_for(milliseconds(500));
-    if (job.rollout == 1) std::this_thread::sleep_for(milliseconds(2000));
-    if (job.rollout == 1) second_done = true;
-    while (job.rollout == 2 && !go && !stopping()) std::this_thread::yield();
-    return rows(job, 1);
-  });
-  ahead.wait_for_tail(50);  // nothing was sampled before
-  ahead.begin({});
-  ahead.begin({});
-  ahead.take();
-  const Stopwatch waited;
-  ahead.wait_for_tail(250);  // 500 - 1.2 x 250 after its beginning
-  EXPECT_GT(waited.ms(), 150);
-  EXPECT_FALSE(second_done);
-  ahead.take();
-  ahead.begin({});
-  ahead.wait_for_tail(10'000);  // a training that is longer than the rollout begins at once
-  go = true;
-  ahead.take();
 }
 
 TEST(RolloutsAhead, WhatIsBeingSampledIsStoppedAtTheEnd) {
@@ -107,13 +84,19 @@ TEST(RolloutsAhead, TheOneWhoWaitsMayGiveUp) {
   EXPECT_EQ(ahead.take().rows_end, 1);
 }
 
-class Asynchronous : public Training {
+// Rollouts of one run: sampled together, or, where more prompts are sampled than trained on, on a thread beside
+// training.
+enum class Way { together, beside };
+
+class Asynchronous : public Training, public ::testing::WithParamInterface<Way> {
  protected:
   RlOptions stale(const std::string& save, int64_t staleness, int64_t interval = 1) {
     RlOptions options = rl(save);
     options.num_rollout = 6;
     options.staleness = {.max_staleness = staleness, .update_interval = interval};
     options.checks.equal_logprobs = true;  // every log-prob is that of the version that sampled it
+    if (GetParam() == Way::beside) options.over_sampling = options.rollout_batch_size + 1;
+    EXPECT_EQ(sampled_together(options), GetParam() == Way::together);
     return options;
   }
   std::vector<int64_t> column(const std::string& save, const char* name) const {
@@ -123,7 +106,10 @@ class Asynchronous : public Training {
   }
 };
 
-TEST_F(Asynchronous, RolloutsUseTheVersionOfTheRule) {
+INSTANTIATE_TEST_SUITE_P(Ways, Asynchronous, ::testing::Values(Way::together, Way::beside),
+                         [](const auto& test) { return test.param == Way::together ? "together" : "beside"; });
+
+TEST_P(Asynchronous, RolloutsUseTheVersionOfTheRule) {
   run_rl(stale("one", 1), control_);
   EXPECT_EQ(column("one", "version"), (std::vector<int64_t>{0, 0, 1, 2, 3, 4}));
   EXPECT_EQ(column("one", "staleness"), (std::vector<int64_t>{0, 1, 1, 1, 1, 1}));
@@ -132,7 +118,7 @@ TEST_F(Asynchronous, RolloutsUseTheVersionOfTheRule) {
   for (const Json& line : metrics("third")) EXPECT_EQ(line.at("logprob_diff_max"), 0.0);
 }
 
-TEST_F(Asynchronous, DelaysChangeNothing) {
+TEST_P(Asynchronous, DelaysChangeNothing) {
   run_rl(stale("whole", 2), control_);
   // Training is slow now at one rollout, sampling at another: whoever asks for an interrupt waits.
   int asked = 0;
@@ -147,7 +133,7 @@ TEST_F(Asynchronous, DelaysChangeNothing) {
   EXPECT_EQ(results("delayed"), results("whole"));
 }
 
-TEST_F(Asynchronous, ResumedIsUninterrupted) {
+TEST_P(Asynchronous, ResumedIsUninterrupted) {
   for (const StalenessRule rule : {StalenessRule{1, 1}, StalenessRule{2, 1}, StalenessRule{1, 2}}) {
     const std::string name = std::to_string(rule.max_staleness) + "-" + std::to_string(rule.update_interval);
     run_rl(stale("whole" + name, rule.max_staleness, rule.update_interval), control_);
@@ -165,7 +151,7 @@ TEST_F(Asynchronous, ResumedIsUninterrupted) {
   }
 }
 
-TEST_F(Asynchronous, InterruptedAnywhereItResumesBitForBit) {
+TEST_P(Asynchronous, InterruptedAnywhereItResumesBitForBit) {
   int questions = 0;
   control_.interrupted = [&] { return ++questions < 0; };
   run_rl(stale("whole", 1), control_);
@@ -187,7 +173,17 @@ TEST_F(Asynchronous, InterruptedAnywhereItResumesBitForBit) {
   }
 }
 
-TEST_F(Asynchronous, AResumedRunKeepsItsRule) {
+// A rollout is not timed by what is done while it is in flight, so that the parts of an iteration are its whole.
+TEST_P(Asynchronous, PartsOfAnIterationAreCountedOnce) {
+  const Stopwatch clock;
+  run_rl(stale("run", 2), control_);
+  double parts = 0;
+  for (const Json& line : metrics("run"))
+    for (const char* part : {"rollout_ms", "reward_ms", "train_ms"}) parts += line.at(part).get<double>();
+  if (GetParam() == Way::together) EXPECT_LT(parts, clock.ms());
+}
+
+TEST_P(Asynchronous, AResumedRunKeepsItsRule) {
   RlOptions options = stale("run", 1);
   options.num_rollout = 2;
   run_rl(options, control_);
@@ -197,7 +193,7 @@ TEST_F(Asynchronous, AResumedRunKeepsItsRule) {
   EXPECT_THROW(run_rl(options, control_), ConfigError);
 }
 
-TEST_F(Asynchronous, EvaluationsChangeNothing) {
+TEST_P(Asynchronous, EvaluationsChangeNothing) {
   RlOptions options = stale("evaluated", 1);
   options.num_rollout = 4;
   options.eval_sets = {{.name = "held-out", .path = kArith + "/test.jsonl@[0:20]"}};

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "rl/coefficients.h"
 #include "rl/pass_rate.h"
+#include "rl/pending_rollout.h"
 #include "rollout/tiny_model.h"
 #include "versions/memory_sink.h"
 
@@ -79,7 +80,7 @@ struct World {
 
   // Of every three prompts the second is solved sometimes.
   GatedRollout run(const GatePlan& plan) {
-    return gated_rollout(parts, plan, [&](int64_t first, int64_t count) {
+    return gated_rollout(plan, [&](int64_t first, int64_t count) {
       asked.push_back(count);
       RolloutRequest request{.params = {.sampling = {.max_tokens = 4, .seed = 9}, .n = 2, .rollout = 7}};
       for (int64_t i = first; i < first + count; ++i) {
@@ -89,7 +90,7 @@ struct World {
                                                                                     : i == lost ? "lost"
                                                                                                 : "never"}));
       }
-      return request;
+      return rl_collect(parts, rl_submit(parts, request));
     });
   }
 };

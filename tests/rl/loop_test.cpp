@@ -45,9 +45,10 @@ TEST(RlLoop, ARolloutAndATrainingStepOverlap) {
   in_turn.learn(first);
 
   const lora::AdapterVersion sampled_by = overlapping.trainer.adapter();
-  const PendingRollout one = rl_submit(overlapping.parts, overlapping.request(0));
-  const PendingRollout two = rl_submit(overlapping.parts, overlapping.request(1));
-  const Rollout one_done = rl_collect(overlapping.parts, one);
+  std::unique_ptr<PendingRollout> one = rl_submit(overlapping.parts, overlapping.request(0));
+  std::vector<std::unique_ptr<PendingRollout>> two;
+  two.push_back(rl_submit(overlapping.parts, overlapping.request(1)));
+  const Rollout one_done = rl_collect(overlapping.parts, std::move(one), two);
   expect_same(one_done, first);
   EXPECT_GT(overlapping.engine.kv_bytes_in_use(), 0) << "the second rollout has begun";
   overlapping.engine.release_memory();
@@ -55,7 +56,7 @@ TEST(RlLoop, ARolloutAndATrainingStepOverlap) {
   EXPECT_EQ(overlapping.learn(one_done).logprob_diff, 0);
   EXPECT_EQ(overlapping.weights(), in_turn.weights());
   EXPECT_EQ(overlapping.sink.held(), std::vector<lora::PolicyId>{actor(1)});
-  const Rollout two_done = rl_collect(overlapping.parts, two);
+  const Rollout two_done = rl_collect(overlapping.parts, std::move(two.front()));
   expect_same(two_done, second);
   EXPECT_EQ(two_done.report.version, 0) << "every token says which version chose it";
 
@@ -90,7 +91,7 @@ TEST(RlLoop, AnInterruptLeavesEverythingAsItWas) {
 
   int64_t questions = 0;
   const Watch third{.interrupted = [&] { return ++questions == 3; }};
-  EXPECT_THROW(rl_collect(world.parts, rl_submit(world.parts, world.request(0)), third), Cancelled);
+  EXPECT_THROW(rl_collect(world.parts, rl_submit(world.parts, world.request(0)), {}, third), Cancelled);
   EXPECT_TRUE(world.engine.idle());
   const Rollout rollout = world.roll(0);
   expect_same(rollout, wanted);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "rl/pending_rollout.h"
 #include "rl/train.h"
 #include "rollout/tiny_model.h"
 #include "versions/memory_sink.h"
