@@ -12,11 +12,11 @@ constexpr int kSteps = 40;
 
 class Failure : public Job {
  protected:
-  std::string said_;  // of the job that failed, on standard error
-  enum class Kind { supervised, reinforcement, ahead };
+  std::string said_;                                     // of the job that failed, on standard error
+  enum class Kind { supervised, reinforcement, ahead };  // ahead: a thread samples beside training
   std::string command(Kind kind, const std::string& save) const {
     if (kind == Kind::supervised) return sft(save, kSteps);
-    return rl(save, kSteps) + (kind == Kind::ahead ? " --max-staleness 1" : "");
+    return rl(save, kSteps) + (kind == Kind::ahead ? " --max-staleness 1 --over-sampling-batch-size 5" : "");
   }
   // Starts the run, does `strike` to it after a few steps, and expects the end.
   void strike_and_resume(int ranks_of_job, const std::string& what, int code, const std::function<void()>& strike,
