@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/gpu.h"
 #include "core/memory.h"
+#include "lora/adapter_stack.h"
 #include "lora/site_adapters.h"
 #include "model/adapter_extras.h"
 #include "model/tensor_places.h"
@@ -64,6 +65,15 @@ void add_trained(MemoryPlan& plan, const lora::AdapterLayout& layout, int64_t ve
   plan.lanes += flat * train::lane_buffers(train::open_lanes(layout, plan.device), lanes);
 }
 
+// The engine's copies for rows of several versions in one batch: at most of all that sample.
+int64_t stack_bytes(const lora::AdapterLayout& layout, int64_t versions) {
+  int64_t bytes = 0;
+  const int64_t most = lora::AdapterStack::places_for(static_cast<size_t>(versions - 1));
+  for (int64_t places = 2; places <= most && lora::AdapterStack::fits(layout, places); places *= 2)
+    bytes += lora::AdapterStack::bytes(layout, places);
+  return bytes;
+}
+
 void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained trained, Recompute wanted,
                       bool engine) {
   const auto take = [&](model::Recompute recompute) {
@@ -114,9 +124,11 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
   if (device != Device::cpu) {
     plan.reserve = kGpuReserve;
     if (ranks > 1) plan.reserve += kRanksReserve;
-    if (engine)
+    if (engine) {
+      plan.adapter += stack_bytes(layout, beside.versions);
       plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens,
                                         dtype_bytes(kernels::activation_dtype(device)));
+    }
   }
   if (engine) plan.kv_asked = engine->kv_bytes;
   choose_recompute(plan, config, trained, training.recompute, engine.has_value());

@@ -24,7 +24,7 @@ __device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
 
 // kLanes: lane groups per head, 4 or 8 (head_dim is 16 kLanes). kGroups as in LaneInput.
 template <int kLanes, int kGroups, class Source>
-__global__ void __launch_bounds__(256, 3)
+__global__ void __launch_bounds__(256, 2)
     qk_norm_rope_delta_kernel(const __grid_constant__ Source source, Matrix qk, Matrix qkv,
                               const __grid_constant__ QkNormRopeArguments h, int all_groups, int across, bool keep) {
   constexpr int kHeads = 8 / kLanes, kHalf = 8 * kLanes;
@@ -79,8 +79,14 @@ __global__ void __launch_bounds__(256, 3)
   };
   ahead.begin(copies_of(first));
   fetch_small(first);
+  float norm[2][8] = {};  // of the lane's elements
+  if (h.q_norm && there && !is_value) load_all8(norm[0], norms, true), load_all8(norm[1], norms + kHalf, true);
   for (int row0 = first; row0 < rows.end; row0 += rows.step) {
-    const int here[2] = {position[0], position[1]};
+    // They are there when the sums are.
+    Angles angles[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (there && !is_value) angles[r].load(h.cosines, h.sines, int64_t{position[r]} * kHalf + low);
     const bool more = row0 + rows.step < rows.end;
     ahead.advance(more, copies_of(row0 + rows.step));
     Eight x[2][2];  // [row][lower half, upper half]
@@ -121,23 +127,18 @@ __global__ void __launch_bounds__(256, 3)
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      Angles angles;
-      if (there && !is_value) angles.load(h.cosines, h.sines, int64_t{here[r]} * kHalf + low);
       float a[8], b[8], rstd = 1;
       widen(a, x[r][0].vector), widen(b, x[r][1].vector);
       if (h.q_norm)
         rstd = rstd_of(sum_of_head<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b)), h.head_dim, h.eps);
       if (!there || is_value) continue;
       if (h.q_norm) {
-        float norm[8];
-        load_all8(norm, norms, true);
-        scale_head(a, rstd, norm);
-        load_all8(norm, norms + kHalf, true);
-        scale_head(b, rstd, norm);
+        scale_head(a, rstd, norm[0]);
+        scale_head(b, rstd, norm[1]);
         const int row = row0 + lane % 4 * 2 + r;
         if (h.rstd && low == 0 && rows.has(row)) h.rstd[h.rstd_index(row, head)] = rstd;
       }
-      rotate(a, b, angles, 1);
+      rotate(a, b, angles[r], 1);
       x[r][0].vector = rounded(a), x[r][1].vector = rounded(b);
     }
     put();
