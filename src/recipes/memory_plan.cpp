@@ -125,6 +125,8 @@ MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout
     plan.reserve = kGpuReserve;
     if (ranks > 1) plan.reserve += kRanksReserve;
     if (engine) {
+      // The reserve has the logits of a decode step of 256.
+      plan.reserve += std::max<int64_t>(0, engine->max_sequences - 256) * config.vocab_size * kFloat;
       plan.adapter += stack_bytes(layout, beside.versions);
       plan.prefill = model::score_bytes(config, rollout::kGpuBatchTokens, 0, plan.max_tokens,
                                         dtype_bytes(kernels::activation_dtype(device)));

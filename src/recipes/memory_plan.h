@@ -39,7 +39,8 @@ struct MemoryPlan {
 
 // The part of a rollout engine in a run; sft has none.
 struct EnginePlan {
-  std::optional<int64_t> kv_bytes;
+  std::optional<int64_t> kv_bytes = {};
+  int64_t max_sequences = 256;
 };
 
 // A further trainer of a run, such as a critic: an adapter on the same base, whose passes and the run's take turns.

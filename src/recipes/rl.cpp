@@ -318,7 +318,8 @@ class RlRun {
   void evaluate_if_due(int64_t rollouts) {
     if (!evaluation_.is_due(rollouts)) return;
     run_.interruptible([&] { source_->rest(); });
-    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_);
+    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_,
+                         staleness_.is_synchronous() && !options_.async.on);
   }
 
   const RlOptions& options_;

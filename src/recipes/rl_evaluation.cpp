@@ -23,12 +23,12 @@ bool RlEvaluation::is_due(int64_t rollouts) const {
 }
 
 void RlEvaluation::evaluate(int64_t rollouts, rollout::Sampler& sampler, const lora::PolicyId& policy,
-                            rl::Reward& judge) {
+                            rl::Reward& judge, bool releases_memory) {
   std::optional<double> deciding;
   for (size_t i = 0; i < held_out_.size(); ++i) {
     const EvalResult result =
         run_.interruptible([&] { return held_out_.evaluate(i, sampler, policy, judge, log_, control_); });
-    sampler.release_memory();
+    if (releases_memory) sampler.release_memory();
     if (i == held_out_.deciding()) deciding = result.accuracy;
     if (rollouts == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
     log_.write(held_out_.line(i, rollouts, result));

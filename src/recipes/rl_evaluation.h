@@ -17,8 +17,10 @@ class RlEvaluation {
   // Whether it is the turn of an evaluation after so many rollouts.
   bool is_due(int64_t rollouts) const;
   // Evaluates every set with the policy and logs it; with save_best the checkpoint of this iteration may become the
-  // best. `judge`: the reward of training. Cancelled when interrupted.
-  void evaluate(int64_t rollouts, rollout::Sampler& sampler, const lora::PolicyId& policy, rl::Reward& judge);
+  // best. `judge`: the reward of training. `releases_memory`: the sampler's, since no rollout is in flight there.
+  // Cancelled when interrupted.
+  void evaluate(int64_t rollouts, rollout::Sampler& sampler, const lora::PolicyId& policy, rl::Reward& judge,
+                bool releases_memory);
   // Of a resumed run: its best checkpoint is marked again. A run resumed from elsewhere need not have it in its own
   // directory.
   void mark_best();

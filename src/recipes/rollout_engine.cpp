@@ -57,7 +57,7 @@ std::function<void(const std::string&)> noted(const Control& control) {
 
 std::optional<EnginePlan> engine_plan(const RlOptions& options) {
   if (options.engine.kind || options.debug.train_only) return std::nullopt;
-  return EnginePlan{options.kv_bytes};
+  return EnginePlan{.kv_bytes = options.kv_bytes, .max_sequences = max_sequences(options)};
 }
 
 struct RolloutEngine::Impl {

@@ -54,6 +54,11 @@ SampledRollout RolloutsByRule::next(int64_t rollout) {
   return sampled;
 }
 
+int64_t RolloutsByRule::finish(const SampledRollout& sampled) {
+  if (together_) together_->take_graded();
+  return sampling_.order().finish(sampled.gates);
+}
+
 SampledRollout RolloutsOfOneVersion::next(int64_t rollout) {
   SampledRollout sampled =
       sampling_.sample({.rollout = rollout, .rows_begin = rows_begin_, .version = versions_.pin_newest()},

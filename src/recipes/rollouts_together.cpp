@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "parallel/group.h"
+
 namespace lockstep::recipes {
 
 bool sampled_together(const RlOptions& options) {
@@ -40,6 +42,11 @@ SampledRollout RolloutsTogether::take(const rl::Watch& watch) {
     rows_begin_ = job.rows_begin;
     throw;
   }
+}
+
+void RolloutsTogether::take_graded() {
+  rl::RlParts& parts = sampling_.parts();
+  if (parts.group == nullptr || parts.group->size() == 1) rl::rl_take_graded(parts, pending_);
 }
 
 void RolloutsTogether::rest(const rl::Watch& watch) {

@@ -91,7 +91,10 @@ void HttpReward::pump() {
 
 void HttpReward::send(Job job) {
   const Clock::time_point now = Clock::now();
-  if (job.attempts++ == 0) job.first_sent = now;
+  if (job.attempts++ == 0)
+    job.first_sent = now;
+  else
+    job.first_sent += now - job.due;  // nobody called since then
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(job.first_sent + options_.timeout - now);
   net::HttpRequest request{
       .method = "POST", .path = options_.path, .body = job.body, .connect_timeout = left, .timeout = left};
@@ -100,7 +103,7 @@ void HttpReward::send(Job job) {
   const net::HttpClient::Id id =
       client_.send(options_.address, std::move(request), [this, number](net::HttpClient::Outcome outcome) {
         const std::lock_guard lock(mutex_);
-        arrived_.push_back({.sent = number, .outcome = std::move(outcome)});
+        arrived_.push_back({.sent = number, .outcome = std::move(outcome), .at = Clock::now()});
         changed_.notify_all();
       });
   sent_[number] = {.job = std::move(job), .id = id};
@@ -113,16 +116,17 @@ void HttpReward::take(Arrived arrived) {
   sent_.erase(found);
   if (!questions_.contains(job.question)) return;
   const auto* got = std::get_if<net::HttpAnswer>(&arrived.outcome);
-  if (got == nullptr) return try_again(std::move(job), text_of(std::get<std::exception_ptr>(arrived.outcome)));
+  if (got == nullptr)
+    return try_again(std::move(job), text_of(std::get<std::exception_ptr>(arrived.outcome)), arrived.at);
   if (got->ok()) return answer(job, got->body);
   const std::string failure = fmt::format("{} answered {}: {}", hide_secrets(options_.address.text() + options_.path),
                                           got->status, excerpt(got->body));
-  if (may_pass(got->status)) return try_again(std::move(job), failure);
+  if (may_pass(got->status)) return try_again(std::move(job), failure, arrived.at);
   finish(job.question, Score::unknown(failure));
 }
 
-void HttpReward::try_again(Job job, const std::string& failure) {
-  job.due = Clock::now() + pause_after(job.attempts);
+void HttpReward::try_again(Job job, const std::string& failure, Clock::time_point failed_at) {
+  job.due = failed_at + pause_after(job.attempts);
   if (job.due - job.first_sent < options_.timeout) return waiting_.push_back(std::move(job));
   finish(job.question, Score::unknown(fmt::format("no answer in {} ms and {} attempts: {}", options_.timeout.count(),
                                                   job.attempts, failure)));

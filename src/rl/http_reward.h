@@ -24,7 +24,8 @@ struct HttpRewardOptions {
 
 // Asks for each sample. No answer, and the statuses 408, 429 and 5xx, are tried again after 0.1, 0.2, 0.4 ... 5 seconds
 // until the time is up; any other status leaves the sample unknown at once. Everything but the client's own work
-// happens in calls of submit and poll.
+// happens in calls of submit and poll: a question that becomes due while nobody calls, as during training, is asked
+// again at the next call, and what it waited for that does not count as its time.
 class HttpReward : public Reward {
  public:
   explicit HttpReward(HttpRewardOptions options);
@@ -65,12 +66,13 @@ class HttpReward : public Reward {
   struct Arrived {
     uint64_t sent = 0;
     net::HttpClient::Outcome outcome;
+    Clock::time_point at;
   };
 
   void pump();  // takes what came, sends what is due
   void take(Arrived arrived);
   void send(Job job);
-  void try_again(Job job, const std::string& failure);
+  void try_again(Job job, const std::string& failure, Clock::time_point failed_at);
   void answer(const Job& job, std::string body);
   void finish(uint64_t question, Score score);
   Clock::time_point next_due() const;

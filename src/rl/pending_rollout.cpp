@@ -132,6 +132,10 @@ void PendingRollout::stop_if_failed() const {
   if (greedy_) greedy_->stop_if_failed();
 }
 
+bool PendingRollout::failed() const {
+  return of_whole_->failed() || of_single_->failed() || (greedy_ && greedy_->failed());
+}
+
 bool PendingRollout::drawn() const {
   return of_whole_->done() && of_single_->done() && (!greedy_ || greedy_->done());
 }
@@ -242,6 +246,7 @@ void wait_for(RlParts& parts, PendingRollout& first, Beside beside, const Watch&
   std::vector<PendingRollout*> rollouts = pointers(beside);
   rollouts.insert(rollouts.begin(), &first);
   const Stopwatch sampling;
+  first.stop_if_failed();  // while another was waited for
   while (!first.drawn()) {
     sample(parts, rollouts, of_others);
     first.stop_if_failed();
@@ -253,7 +258,7 @@ void wait_for(RlParts& parts, PendingRollout& first, Beside beside, const Watch&
   const Stopwatch judging;
   while (first.grading()) {
     watch.stop_if_interrupted();
-    const bool drawing = std::ranges::any_of(beside, [](const auto& one) { return !one->drawn(); });
+    const bool drawing = std::ranges::any_of(beside, [](const auto& one) { return !one->drawn() && !one->failed(); });
     if (drawing) sample(parts, rollouts, of_others);
     grade(parts, rollouts, drawing ? Reward::Deadline{} : std::chrono::steady_clock::now() + kBetweenReports);
   }
@@ -280,6 +285,10 @@ Rollout rl_collect(RlParts& parts, std::unique_ptr<PendingRollout> pending, Besi
   rollout.report.rollout_ms = times.rollout_ms;
   rollout.report.reward_ms = times.reward_ms;
   return rollout;
+}
+
+void rl_take_graded(RlParts& parts, Beside pending) {
+  grade(parts, pointers(pending), {});
 }
 
 void rl_finish_grading(RlParts& parts, Beside pending, const Watch& watch) {

@@ -29,6 +29,7 @@ class PendingRollout {
   bool take(Reward::Graded& graded);       // as well
   void stop_if_failed() const;             // as rollout::GroupCollector
 
+  bool failed() const;
   bool drawn() const;             // nothing is in flight in the sampler
   bool grading() const;           // something is in flight in the reward
   int64_t samples_drawn() const;  // but for greedy ones
@@ -71,6 +72,9 @@ std::unique_ptr<PendingRollout> rl_submit(RlParts& parts, RolloutRequest request
 // throw. This rollout is gone then, the others stay.
 Rollout rl_collect(RlParts& parts, std::unique_ptr<PendingRollout> pending,
                    std::span<const std::unique_ptr<PendingRollout>> beside = {}, const Watch& watch = {});
+
+// Takes what has been graded, without waiting.
+void rl_take_graded(RlParts& parts, std::span<const std::unique_ptr<PendingRollout>> pending);
 
 // Waits until none of their samples is being graded, without sampling, so that others may use the reward. Cancelled
 // when interrupted.

@@ -59,6 +59,7 @@ class GroupCollector {
   // DataError: logits that are not finite; what a failed ticket's event holds; what on_sample threw. It is kept until
   // somebody asks, since events of others may come after it.
   void stop_if_failed() const;
+  bool failed() const { return error_ != nullptr; }  // no more of its samples finish
   void cancel(Sampler& sampler) const;
 
   bool done() const { return finished() == total(); }

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "rl/loop_world.h"
+#include "support/temp_directory.h"
 
 namespace lockstep::rl {
 namespace {
@@ -82,6 +83,38 @@ TEST(PendingRollout, AFailureOfOneLeavesTheOthers) {
   EXPECT_FALSE(world.engine.idle());
   expect_same(rl_collect(world.parts, std::move(two[0])), wanted);
   EXPECT_TRUE(world.engine.idle());
+}
+
+// Its error is its own: the one that is collected goes on, also while it waits for its rewards and nothing is drawn.
+TEST(PendingRollout, AFailureBesideIsSaidWhenItIsCollected) {
+  class Late : public ByTokens {
+   public:
+    std::vector<Graded> poll(Deadline deadline) override {
+      if (submitted.size() == 16 && ++polls_ >= 5) return ByTokens::poll(deadline);
+      std::this_thread::sleep_until(deadline);
+      return {};
+    }
+
+   private:
+    int polls_ = 0;
+  };
+  World in_turn, world;
+  const Rollout wanted = in_turn.roll(0);
+  Late late;
+  RlParts parts{world.engine, world.trainer, late, world.store};
+  const RolloutRequest request = world.request(0);
+  std::unique_ptr<PendingRollout> one = rl_submit(parts, request);
+  Beside two;
+  two.push_back(rl_submit(parts, world.request(1)));
+  const auto prompts = static_cast<rollout::Ticket>(request.prompts.size());
+  std::vector<rollout::Ticket> failed;
+  for (rollout::Ticket ticket = 0; ticket < 4 * prompts; ++ticket)
+    if (two[0]->take({ticket, rollout::Failed{std::make_exception_ptr(DataError({.what = "its own"}))}}))
+      failed.push_back(ticket);
+  ASSERT_EQ(static_cast<rollout::Ticket>(failed.size()), prompts);
+  for (const rollout::Ticket ticket : failed) world.engine.cancel(ticket);
+  expect_same(rl_collect(parts, std::move(one), two), wanted);
+  lockstep::testing::expect_error<DataError>([&] { rl_collect(parts, std::move(two[0])); }, {"its own"});
 }
 
 TEST(PendingRollout, WhatIsForgottenIsInFlightNowhere) {

@@ -97,6 +97,20 @@ TEST(Remote, TriesAgainWhatMayPass) {
   for (const Score& score : grade_all(reward, {sample("a"), sample("b"), sample("c")}, 1)) EXPECT_EQ(score.value, 0.5f);
 }
 
+// As during training: the time in which nobody could ask again is not the service's.
+TEST(Remote, TimeInWhichNobodyPollsDoesNotCount) {
+  Service service([](const server::HttpRequest&, int number) {
+    return number == 1 ? server::HttpResponse{.status = 503} : server::HttpResponse{.body = "0.5"};
+  });
+  RemoteReward reward(service.options("/", 700ms), "");
+  reward.submit({sample("a")});
+  std::this_thread::sleep_for(1500ms);
+  std::vector<Reward::Graded> graded = reward.poll(std::chrono::steady_clock::now() + 10s);
+  ASSERT_EQ(graded.size(), 1u);
+  EXPECT_EQ(graded[0].scores[0].value, 0.5f) << graded[0].scores[0].failure;
+  EXPECT_EQ(service.count, 2);
+}
+
 TEST(Remote, WhatWillNotPassIsUnknownAtOnce) {
   const std::vector<std::pair<server::HttpResponse, std::string>> cases = {
       {{.status = 404, .body = "not here"}, "answered 404: not here"},
