@@ -4,6 +4,7 @@
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/linear_fused.h"
 #include "kernels/cuda/linear_parts.h"
+#include "kernels/cuda/linear_tiles.h"
 #include "kernels/cuda/plain_weight.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -139,18 +140,65 @@ bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, St
   return !inner.pairs.empty() && ring_inner(operand(x), inner, stream_of(stream));
 }
 
+namespace {
+
+Matmul backward_matmul(const Tensor& dx, const ConstTensor& dy, const PackedWeight& weight, bool accumulate,
+                       Stream& stream) {
+  return {.x = operand(dy),
+          .w = operand_of(weight, stream),
+          .transposed = true,
+          .outputs = weight.depth,
+          .end = {.y = dx.data,
+                  .y_stride = dx.row_stride,
+                  .y_f32 = dx.dtype == DType::f32,
+                  .residual = accumulate ? dx.data : nullptr,
+                  .residual_stride = dx.row_stride}};
+}
+
+bool takes_tiles(const TileLinear& tiled, int saved_bytes, Stream& stream) {
+  if (!tiles_take(tiled)) return false;
+  return tiles_are_faster(choose_linear(library_of(stream), tiled.matmul, stream), tiled.matmul, saved_bytes);
+}
+
+// Bytes of an output that a pass reads or writes.
+constexpr int kPass = sizeof(bf16);
+
+}  // namespace
+
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream) {
-  run_matmul({.x = operand(dy),
-              .w = operand_of(weight, stream),
-              .transposed = true,
-              .outputs = weight.depth,
-              .end = {.y = dx.data,
-                      .y_stride = dx.row_stride,
-                      .y_f32 = dx.dtype == DType::f32,
-                      .residual = accumulate ? dx.data : nullptr,
-                      .residual_stride = dx.row_stride}},
-             stream);
+  run_matmul(backward_matmul(dx, dy, weight, accumulate, stream), stream);
   check_launch("linear_backward_input", {dx, dy});
+}
+
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool apart, Stream& stream) {
+  const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
+  const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs};
+  if (!takes_tiles(tiled, apart ? 2 * kPass : 0, stream)) return false;
+  run_tiles(tiled, stream_of(stream));
+  return true;
+}
+
+bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& make_h,
+                  Stream& stream) {
+  const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, {}, stream);
+  TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs, .act = call.act};
+  if (!takes_tiles(tiled, call.keep_y ? kPass : 2 * kPass, stream)) return false;
+  if (!call.keep_y) tiled.matmul.end.y = nullptr;
+  make_h();
+  run_tiles(tiled, stream_of(stream));
+  return true;
+}
+
+bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, Stream& stream) {
+  const TileLinear tiled{.matmul = backward_matmul(call.dx, call.dy, call.weight, call.accumulate, stream),
+                         .h = delta.h,
+                         .pairs = delta.pairs,
+                         .sum = delta.pairs.size() > 1,
+                         .d_gate_up = call.d_gate_up,
+                         .gate_up = call.gate_up};
+  if (!takes_tiles(tiled, 2 * kPass, stream)) return false;
+  run_tiles(tiled, stream_of(stream));
+  return true;
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/kernel_choice.h"
 #include "kernels/cuda/linear_choice.h"
+#include "kernels/cuda/linear_tiles.h"
 #include "kernels/cuda/linear_trial.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -160,21 +161,28 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     more.x.rows = rows;
     add_library_candidates(candidates, library, more, kBorrowedCandidates);
   }
+  const SmallKernel* const tiles =
+      bucket > kRingRows && tiles_take({.matmul = trial.matmul()}) ? &tiles_kernel() : nullptr;
+  if (tiles) candidates.push_back({.kernel = tiles});
+  KernelTime tiles_time;
   float least = std::numeric_limits<float>::infinity();
-  std::array<RingTime, kMaxRings> rings{};
+  std::array<KernelTime, kMaxRings> rings{};
   size_t num_rings = 0;
   for (const Choice& candidate : candidates) {
     if (!trial.runs(candidate)) continue;
     const float elapsed = timed ? trial.milliseconds(candidate, least) : 0;
     const bool ring = candidate.kernel && candidate.kernel->ring();
-    if (timed && !ring && elapsed >= least) continue;
+    const bool tiled = tiles && candidate.kernel == tiles;
+    if (timed && !ring && !tiled && elapsed >= least) continue;
     if (!trial.same_bits(candidate)) continue;
+    if (tiled) tiles_time = {tiles, elapsed};
     if (elapsed < least) least = elapsed, best = candidate;
     if (ring && num_rings < rings.size()) rings[num_rings++] = {candidate.kernel, elapsed};
   }
   if (least == std::numeric_limits<float>::infinity()) tell_of_plain_kernel(p, "no other kernel has its bits");
   best.milliseconds = least;
   best.rings = rings;
+  best.tiles = tiles_time;
   return best;
 }
 
@@ -217,7 +225,7 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
   float least = choice.milliseconds + kApartMilliseconds;
-  for (const RingTime& ring : choice.rings) {
+  for (const KernelTime& ring : choice.rings) {
     if (!ring.kernel || !ring.kernel->can_expand()) continue;
     const int64_t tiles = (p.x.rows + ring.kernel->tokens - 1) / ring.kernel->tokens;
     const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
@@ -226,6 +234,15 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
     if (expected < least) least = expected, best = ring.kernel;
   }
   return best;
+}
+
+bool tiles_are_faster(const Choice& choice, const Matmul& p, int saved_bytes) {
+  if (!choice.tiles.kernel) return false;
+  // A pass over y moves about 2.5 TB/s; doing its work in the launch takes about half of that time.
+  constexpr float kBytesPerMillisecond = 2.5e9f;
+  const auto outputs = static_cast<float>(bucket_of(p.x.rows) * p.outputs);
+  return choice.tiles.milliseconds <=
+         choice.milliseconds + static_cast<float>(saved_bytes) * outputs / kBytesPerMillisecond / 2;
 }
 
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {

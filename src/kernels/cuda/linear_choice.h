@@ -17,7 +17,7 @@
 
 namespace lockstep::kernels::cuda {
 
-struct RingTime {
+struct KernelTime {
   const SmallKernel* kernel = nullptr;
   float milliseconds = 0;
 };
@@ -26,8 +26,9 @@ inline constexpr size_t kMaxRings = 8;
 struct Choice {
   const SmallKernel* kernel = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  float milliseconds = 0;                   // how long it takes
-  std::array<RingTime, kMaxRings> rings{};  // how long each kernel of linear_ring.cu took
+  float milliseconds = 0;                     // how long it takes
+  std::array<KernelTime, kMaxRings> rings{};  // how long each kernel of linear_ring.cu took
+  KernelTime tiles{};                         // how long linear_tiles.cu took, where it is a candidate
 };
 
 // The choice for this shape, remembered in library.linear.
@@ -36,6 +37,9 @@ Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
 // nullptr where separate launches are faster.
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& inner);
+// Whether linear_tiles.cu is expected to be faster than the choice. What else its launch does saves others from moving
+// `saved_bytes` for each output.
+bool tiles_are_faster(const Choice& choice, const Matmul& p, int saved_bytes);
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);
 // As run_linear, but returns false where cuBLASLt refuses.
 bool try_linear(const Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);

@@ -2,6 +2,8 @@
 // are already checked. Every combination gives the bits of the separate ops.
 #pragma once
 
+#include <functional>
+
 #include "kernels/linear.h"
 
 namespace lockstep::kernels::cuda {
@@ -15,6 +17,16 @@ void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight
 enum class AdaptedPart { nothing, inner, all };
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
+
+// Many rows: the matmul, the adapter's part and, where the call has it, SwiGLU or its backward in one launch
+// (linear_tiles.cu), where that is expected to be faster. False, and nothing is done, elsewhere.
+//   apart      what the launch leaves undone takes a pass over y of its own; otherwise the op that reads y does it
+//   make_h     computes delta's h; called before the launch
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool apart, Stream& stream);
+bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& make_h,
+                  Stream& stream);
+// dx (+)= dy W + the sum of delta's pairs
+bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, Stream& stream);
 
 // Whether x A of so many rows takes so few multiprocessors that it fits beside a matmul which was launched before it.
 bool inner_fits_beside(int64_t rows);

@@ -1,0 +1,172 @@
+// What a matmul of many rows consists of on compute capability 9.0 (linear_tiles.cu): its tiles and their order, the
+// ring buffer that a warp fills by TMA, and the wgmma instructions.
+#pragma once
+
+#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/copy_engine.cuh"
+#include "kernels/cuda/linear_small.cuh"
+
+namespace lockstep::kernels::cuda {
+
+inline constexpr int kRowsPerTile = 128;                     // of x, per block
+inline constexpr int kSlab = 64;                             // columns of a slab: 128 bytes, the width of TMA's swizzle
+inline constexpr uint32_t kSlabBytes = 64 * kSlab * 2;       // 64 rows of a slab
+inline constexpr uint32_t kWarpStoreBytes = 16 * kSlab * 2;  // a warp's rows of a slab
+inline constexpr int kPairedBlocks = 2;                      // of a cluster: neighbours in rows, which share the weight
+inline constexpr int kTileThreads = 3 * kWarpgroup;          // one warpgroup loads, two compute
+
+// A tile of y and what the ring buffer holds of it: kStages of 64 k. Each computing warpgroup has 64 of the rows.
+inline constexpr int kTileColumns = 256, kTileSlabs = kTileColumns / kSlab;
+inline constexpr uint32_t kXBytes = kRowsPerTile * 128, kWBytes = kTileColumns * 128, kStageBytes = kXBytes + kWBytes;
+inline constexpr uint32_t kStoreBytes = 8 * kWarpStoreBytes;
+inline constexpr int kStages = (kMaxShared - 1024 - kStoreBytes - CopyRing::kBarrierBytes) / kStageBytes;
+inline constexpr size_t kTileSharedBytes = 1024 + kStages * kStageBytes + kStoreBytes + CopyRing::kBarrierBytes;
+inline constexpr int kReaders = 8 * kPairedBlocks;  // warps that release a stage
+
+// One pair of an adapter whose h B is added: columns [begin, end) of y, `groups` groups of 16 ranks from h_group on in
+// h and from b_group on in the rows of the stage that hold B.
+struct TilePair {
+  int begin = 0, end = 0, h_group = 0, b_group = 0, groups = 0;
+  float scale = 1;
+};
+
+// What the epilogue adds: nothing, one pair to each column, all pairs to all columns.
+enum class Adds { nothing, pair, pairs };
+
+// How it ends: y is stored; a residual is added before the first rounding and y is stored; SwiGLU of y is stored, and y
+// if it is wanted; y is the gradient of SwiGLU's result, and those of gate and up are stored.
+enum class End { plain, residual, swiglu, swiglu_backward };
+
+// What the end reads comes by the ring as slabs of 128 rows: the residual's, or of gate and of up in turn.
+inline constexpr uint32_t kTileSlabBytes = 2 * kSlabBytes;
+inline constexpr int kSlabsPerStage = kStageBytes / kTileSlabBytes;
+__host__ __device__ constexpr int slabs_read(End end) {
+  return end == End::residual ? kTileSlabs : end == End::swiglu_backward ? 2 * kTileSlabs : 0;
+}
+__host__ __device__ constexpr int end_stages(End end) {
+  return (slabs_read(end) + kSlabsPerStage - 1) / kSlabsPerStage;
+}
+// The epilogue holds the adapter's stage while those of the end come.
+static_assert(1 + end_stages(End::swiglu_backward) <= kStages);
+
+struct TileCall {
+  bf16 *y = nullptr, *act = nullptr;  // y, or the gradients of gate and up
+  int64_t y_stride = 0, act_stride = 0;
+  int rows = 0, columns = 0, width = 0;  // columns of the matmul; and up to which the first half of a tile is stored
+  int steps = 0;                         // of 64 k
+  int row_pairs = 0, across = 0;         // tiles: pairs of blocks below each other, and beside each other
+  // Columns from one tile to the next, and from the first half of a tile to the second. SwiGLU: a tile has gates and
+  // the ups that belong to them.
+  int next = kTileColumns, second = kTileColumns / 2;
+  bool sum = false;  // all pairs add to all columns, without a scale, before the one rounding
+  int pairs = 0;
+  TilePair pair[kMaxSitePairs];
+
+  __device__ int pair_of(int column) const {
+    for (int p = 0; p < pairs; ++p)
+      if (column >= pair[p].begin && column < pair[p].end) return p;
+    return -1;
+  }
+  __device__ int slab_column(int tile_column, int slab) const {
+    return tile_column + slab % 2 * kSlab + slab / 2 * second;
+  }
+};
+
+struct TileMaps {
+  CUtensorMap x, w, end, h, b[kMaxSitePairs];  // end: the residual, or gate and up
+};
+
+// The tiles of a cluster, in an order in which clusters that run at the same time share rows of x and weights in the L2
+// cache: kRowPairs pairs of rows, then the next columns.
+struct TileWalk {
+  static constexpr int kRowPairs = 8;
+  int index, row, column;  // first row of the block's tile, first column
+  int rank;
+
+  __device__ static TileWalk begin(const TileCall& call, int rank) {
+    TileWalk walk{.index = static_cast<int>(blockIdx.x) / kPairedBlocks, .rank = rank};
+    walk.place(call);
+    return walk;
+  }
+  __device__ bool ended(const TileCall& call) const { return index >= call.row_pairs * call.across; }
+  __device__ void next(const TileCall& call) {
+    index += static_cast<int>(gridDim.x) / kPairedBlocks;
+    place(call);
+  }
+
+ private:
+  __device__ void place(const TileCall& call) {
+    const int group = index / (kRowPairs * call.across), at = index % (kRowPairs * call.across);
+    const int here = min(kRowPairs, call.row_pairs - group * kRowPairs);
+    row = ((group * kRowPairs + at % here) * kPairedBlocks + rank) * kRowsPerTile;
+    column = at / here * call.next;
+  }
+};
+
+// ---- clusters ----
+
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank = 0;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+// Arrives at the same barrier of block `rank` of the cluster. Orders no memory accesses of the cluster (that would be a
+// fence for every stage): what the barrier guards is read by wgmma, which has completed.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// The box goes to the same place in both blocks of the cluster, and its bytes are counted by the barrier of each.
+__device__ __forceinline__ void copy_box_to_both(uint32_t to, const CUtensorMap& from, int col, int row,
+                                                 uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4}], [%2], %5;\n" ::"r"(to),
+      "l"(&from), "r"(barrier), "r"(col), "r"(row), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+
+// ---- matmuls ----
+
+#define LOCKSTEP_ROW(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define LOCKSTEP_ROWS_4(d, j) LOCKSTEP_ROW(d, j), LOCKSTEP_ROW(d, j + 1), LOCKSTEP_ROW(d, j + 2), LOCKSTEP_ROW(d, j + 3)
+#define LOCKSTEP_ROWS_8(d, j) LOCKSTEP_ROWS_4(d, j), LOCKSTEP_ROWS_4(d, j + 4)
+
+// d (+)= a b, 64 x 256 x 16, both in shared memory; a is K-major, b K-major or (kByRows) MN-major.
+template <bool kByRows>
+__device__ __forceinline__ void tile_step(float (&d)[32][4], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
+      "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
+      "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, "
+      "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, "
+      "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "%128, %129, add, 1, 1, 0, %131;\n}\n"
+      : LOCKSTEP_ROWS_8(d, 0), LOCKSTEP_ROWS_8(d, 8), LOCKSTEP_ROWS_8(d, 16), LOCKSTEP_ROWS_8(d, 24)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kByRows ? 1 : 0));
+}
+#undef LOCKSTEP_ROWS_8
+#undef LOCKSTEP_ROWS_4
+#undef LOCKSTEP_ROW
+
+// Descriptor of a tile in shared memory whose rows of 128 bytes are swizzled, at an address that is a multiple of 1024:
+// 1024 bytes between groups of eight rows; MN-major: kSlabBytes between slabs of 64 columns.
+__device__ __forceinline__ uint64_t shared_tile(uint32_t address) {
+  constexpr uint64_t kEightRows = 1024 / 16;
+  return uint64_t{1} << 62 | kEightRows << 32 | uint64_t{kSlabBytes / 16} << 16 | (address & 0x3ffff) >> 4;
+}
+// Increments of its address: 64 rows, 16 of k in rows, 16 of k as rows.
+inline constexpr uint64_t kNextRows = kSlabBytes / 16, kNextColumns = 2, kNextRowsOfK = 128;
+
+}  // namespace lockstep::kernels::cuda

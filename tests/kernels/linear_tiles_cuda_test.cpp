@@ -1,0 +1,205 @@
+// Matmuls of many rows whose launch adds the adapter's part: the bits of the separate ops.
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "core/device_facts.h"
+#include "kernels/bench_cuda.h"
+#include "kernels/kernel_choice.h"
+#include "kernels/linear.h"
+#include "kernels/swiglu.h"
+
+namespace lockstep::kernels::testing {
+namespace {
+
+struct Outputs {
+  int64_t begin, count;
+};
+
+// Kernels are taken without being timed: all calls below run in tiles where these take them.
+class LinearTilesCuda : public BenchCuda {
+ protected:
+  void SetUp() override {
+    BenchCuda::SetUp();
+    if (stream_) choose_kernels(KernelChoice::first, *stream_);
+  }
+  // Pairs of a layer depth -> outputs.
+  std::vector<LoraPair> pairs_of(const std::vector<Outputs>& outputs, int64_t depth, int64_t rank) {
+    std::vector<LoraPair> pairs;
+    int64_t floats = 0;
+    for (const Outputs& out : outputs) {
+      const auto seed = static_cast<uint64_t>(out.begin + rank);
+      pairs.push_back({.a = activations(rank, depth, seed + 1, 0.1f),
+                       .b = activations(rank, out.count, seed + 2, 0.3f),
+                       .out_begin = out.begin,
+                       .scale = 1.25f,
+                       .a_offset = floats,
+                       .b_offset = floats + rank * depth});
+      floats += rank * (depth + out.count);
+    }
+    return pairs;
+  }
+  PackedWeight weight(int64_t outputs, int64_t depth) {
+    return bench_->weight(random_values(outputs * depth, 1, 0.05f), outputs, depth);
+  }
+  void expect_same(const ConstTensor& got, const ConstTensor& wanted, const std::string& what) {
+    const std::vector<float> a = bench_->read(got), b = bench_->read(wanted);
+    ASSERT_EQ(a.size(), b.size()) << what;
+    size_t different = 0, first = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) && different++ == 0) first = i;
+    const auto width = static_cast<size_t>(got[1]);
+    ASSERT_EQ(different, 0u) << what << ": row " << first / width << ", column " << first % width << " is " << a[first]
+                             << ", wanted " << b[first];
+  }
+
+  // `taken`: whether the launch takes the adapter along, on compute capability 9.0.
+  void check_forward(int64_t rows, int64_t depth, int64_t outputs, const std::vector<Outputs>& columns, int64_t rank,
+                     bool taken = true) {
+    const Arena::Scope scope(bench_->arena);
+    const PackedWeight w = weight(outputs, depth);
+    const std::vector<LoraPair> pairs = pairs_of(columns, depth, rank);
+    const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = rows, .pairs = pairs}};
+    const Tensor x = activations(rows, depth, 2), residual = activations(rows, outputs, 3);
+    const Tensor h = activations(rows, total_rank(pairs), 0);
+    for (const bool adds : {false, true}) {
+      const Tensor y = bench_->poisoned_activations({rows, outputs}), apart = activations(rows, outputs, 0);
+      const ConstTensor r = adds ? ConstTensor(residual) : ConstTensor();
+      const std::string what = std::to_string(rows) + " rows, " + std::to_string(depth) + " -> " +
+                               std::to_string(outputs) + ", rank " + std::to_string(rank) + (adds ? ", residual" : "");
+      UnfinishedLinear result = begin_linear({.y = y,
+                                              .input = {.x = x},
+                                              .weight = w,
+                                              .residual = r,
+                                              .adapters = {.segments = segments, .arena = &bench_->arena}},
+                                             *stream_);
+      EXPECT_EQ(result.complete(), taken && has_tiles_) << what;
+      finish(std::move(result), *stream_);
+      linear({.y = apart, .input = {.x = x}, .weight = w, .residual = r}, *stream_);
+      lora_shrink(h, x, pairs, *stream_);
+      lora_expand(apart, h, pairs, *stream_);
+      expect_same(y, apart, what);
+      if (HasFatalFailure()) return;
+    }
+  }
+
+  // With an adapter and without; keeping y and not.
+  void check_swiglu(int64_t rows, int64_t depth, int64_t width, int64_t rank) {
+    const Arena::Scope scope(bench_->arena);
+    const PackedWeight w = weight(2 * width, depth);
+    const std::vector<LoraPair> pairs = pairs_of({{0, width}, {width, width}}, depth, rank);
+    const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = rows, .pairs = pairs}};
+    const Tensor x = activations(rows, depth, 2), h = activations(rows, total_rank(pairs), 0);
+    const Tensor apart = activations(rows, 2 * width, 0), act_apart = activations(rows, width, 0);
+    for (const bool adapted : {false, true}) {
+      linear({.y = apart, .input = {.x = x}, .weight = w}, *stream_);
+      if (adapted) lora_shrink(h, x, pairs, *stream_), lora_expand(apart, h, pairs, *stream_);
+      swiglu_forward(act_apart, apart, *stream_);
+      for (const bool keep : {false, true}) {
+        const Tensor y = bench_->poisoned_activations({rows, 2 * width});
+        const Tensor act = bench_->poisoned_activations({rows, width});
+        linear({.y = y,
+                .input = {.x = x},
+                .weight = w,
+                .adapters = adapted ? LinearAdapters{.segments = segments, .arena = &bench_->arena} : LinearAdapters{},
+                .act = act,
+                .keep_y = keep},
+               *stream_);
+        const std::string what = std::to_string(rows) + " rows, " + std::to_string(depth) + " -> 2 x " +
+                                 std::to_string(width) + (adapted ? ", adapter" : "") + (keep ? ", kept" : "");
+        expect_same(act, act_apart, "SwiGLU of " + what);
+        if (keep) expect_same(y, apart, "gate and up of " + what);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+
+  void check_backward(int64_t rows, int64_t depth, int64_t outputs, const std::vector<Outputs>& columns, int64_t rank) {
+    const Arena::Scope scope(bench_->arena);
+    const PackedWeight w = weight(outputs, depth);
+    const std::vector<LoraPair> pairs = pairs_of(columns, depth, rank);
+    int64_t floats = 0;
+    for (const LoraPair& pair : pairs) floats += pair.a.elements() + pair.b.elements();
+    const Tensor gradient = bench_->f32(std::vector<float>(static_cast<size_t>(floats)), {floats});
+    const std::vector<GradientRows> lanes = {
+        {.row_begin = 0, .rows = rows, .gradient = static_cast<float*>(gradient.data)}};
+    const GradientPlan plan = plan_gradients(lanes, lora_gradient_floats(pairs), bench_->arena, *stream_);
+    const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = rows, .pairs = pairs, .gradients = &plan}};
+    const Tensor x = activations(rows, depth, 2), dy = activations(rows, outputs, 4);
+    const Tensor dh = activations(rows, total_rank(pairs), 0);
+    for (const bool accumulate : {false, true}) {
+      const Tensor dx = activations(rows, depth, 5), apart = activations(rows, depth, 5);
+      const std::string what = std::to_string(rows) + " rows, " + std::to_string(outputs) + " -> " +
+                               std::to_string(depth) + ", " + std::to_string(pairs.size()) + " pairs, rank " +
+                               std::to_string(rank) + (accumulate ? ", accumulated" : "");
+      linear_backward({.dx = dx,
+                       .dy = dy,
+                       .weight = w,
+                       .accumulate = accumulate,
+                       .x = x,
+                       .adapters = {.segments = segments, .arena = &bench_->arena}},
+                      *stream_);
+      linear_backward({.dx = apart, .dy = dy, .weight = w, .accumulate = accumulate}, *stream_);
+      lora_expand_backward(dh, dy, pairs, *stream_);
+      lora_shrink_backward(apart, dh, pairs, *stream_);
+      expect_same(dx, apart, what);
+      if (HasFatalFailure()) return;
+    }
+    if (pairs.size() > 1) return;
+    // x as an activation of gate and up
+    const Tensor gate_up = activations(rows, 2 * depth, 6), scratch = activations(rows, depth, 0);
+    const Tensor gradients = bench_->poisoned_activations({rows, 2 * depth}), wanted = activations(rows, 2 * depth, 0);
+    LinearBackwardCall call{.dx = scratch,
+                            .dy = dy,
+                            .weight = w,
+                            .x = x,
+                            .adapters = {.segments = segments, .arena = &bench_->arena},
+                            .gate_up = gate_up,
+                            .d_gate_up = gradients};
+    linear_backward(call, *stream_);
+    const Tensor apart = activations(rows, depth, 0);
+    linear_backward({.dx = apart, .dy = dy, .weight = w}, *stream_);
+    lora_shrink_backward(apart, dh, pairs, *stream_);
+    swiglu_backward(wanted, apart, gate_up, *stream_);
+    expect_same(gradients, wanted, "SwiGLU backward of " + std::to_string(rows) + " x " + std::to_string(depth));
+    call.d_gate_up = gate_up;  // in place, without an adapter
+    call.adapters = {};
+    linear_backward({.dx = apart, .dy = dy, .weight = w}, *stream_);
+    swiglu_backward(wanted, apart, gate_up, *stream_);
+    linear_backward(call, *stream_);
+    expect_same(gate_up, wanted, "SwiGLU backward in place");
+  }
+
+ private:
+  const bool has_tiles_ = cuda_unusable().empty() && device_generation(Device::cuda) == "9.0";
+};
+
+TEST_F(LinearTilesCuda, ForwardHasTheBitsOfTheSeparateOps) {
+  check_forward(2048, 512, 1024, {{0, 1024}}, 16);
+  check_forward(2049, 1024, 512, {{0, 512}}, 8);                              // a row more than whole tiles
+  check_forward(2300, 200, 2048, {{0, 1024}, {1024, 512}, {1536, 512}}, 16);  // q, k, v; depth of no whole step
+  check_forward(2500, 256, 1536, {{0, 768}, {768, 768}}, 32);                 // gate and up meet within a tile
+  check_forward(2111, 512, 1088, {{0, 512}, {640, 448}}, 16);                 // columns of no pair, and an edge
+  check_forward(4099, 256, 1096, {{0, 1096}}, 64);                            // columns of no whole slab
+}
+TEST_F(LinearTilesCuda, BackwardHasTheBitsOfTheSeparateOps) {
+  check_backward(2048, 1024, 512, {{0, 512}}, 16);
+  check_backward(2049, 1088, 520, {{0, 520}}, 8);
+  check_backward(2300, 768, 1024, {{0, 512}, {512, 256}, {768, 256}}, 16);
+  check_backward(2500, 256, 1536, {{0, 768}, {768, 768}}, 32);
+  check_backward(2048, 1024, 512, {{0, 512}}, 64);
+}
+TEST_F(LinearTilesCuda, SwigluHasTheBitsOfTheSeparateOps) {
+  check_swiglu(2048, 512, 512, 16);
+  check_swiglu(2300, 200, 1032, 32);  // gates and ups of no whole tile
+  check_swiglu(2049, 256, 896, 16);
+}
+// Their h does not fit into a stage beside that of the other pairs, or their groups of 16 overlap.
+TEST_F(LinearTilesCuda, OtherRanksTakeTheSeparateOps) {
+  check_forward(2048, 512, 1024, {{0, 512}, {512, 512}}, 8, false);
+  check_forward(2048, 512, 1024, {{0, 512}, {512, 512}}, 48, false);
+  check_forward(2048, 512, 1024, {{0, 1024}}, 12, false);
+}
+
+}  // namespace
+}  // namespace lockstep::kernels::testing
