@@ -85,11 +85,6 @@ void require_call(const LinearBackwardCall& call, const char* op, const Stream& 
   const DType dtype = activation_dtype(stream.device());
   require_tensor(call.dy, dtype, {rows, call.weight.rows}, op, "dy");
   if (!call.dx.empty()) require_tensor(call.dx, dtype, {rows, call.weight.depth}, op, "dx");
-  if (!call.gate_up.empty()) {
-    require_tensor(call.dx, dtype, {rows, call.weight.depth}, op, "dx");
-    require_tensor(call.gate_up, dtype, {rows, 2 * call.weight.depth}, op, "gate_up");
-    require_tensor(call.d_gate_up, dtype, {rows, 2 * call.weight.depth}, op, "d_gate_up");
-  }
   if (call.adapters.empty()) return;
   require_tensor(call.x, dtype, {rows, call.weight.depth}, op, "x");
   require_adapters(call.adapters, call.x, call.dy, op, stream);
@@ -154,13 +149,21 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
   return UnfinishedLinear(call.y);
 }
 
-void linear_backward(const LinearBackwardCall& call, Stream& stream) {
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream) {
   require_call(call, "linear_backward", stream);
+  if (has_extras(call.adapters)) {
+    linear_backward_with_extras(call, stream);
+    return UnfinishedLinear(call.dx);
+  }
+  if (stream.device() == Device::cuda) return cuda::begin_linear_backward(call, stream);
+  linear_backward_on_cpu(call, stream);
+  return UnfinishedLinear(call.dx);
+}
+
+void linear_backward(const LinearBackwardCall& call, Stream& stream) {
   std::optional<Arena::Scope> scope;
   if (call.adapters.arena) scope.emplace(*call.adapters.arena);
-  if (!has_extras(call.adapters) && stream.device() == Device::cuda) return cuda::linear_backward(call, stream);
-  has_extras(call.adapters) ? linear_backward_with_extras(call, stream) : linear_backward_on_cpu(call, stream);
-  if (!call.gate_up.empty()) swiglu_backward(call.d_gate_up, call.dx, call.gate_up, stream);
+  finish(begin_linear_backward(call, stream), stream);
 }
 
 }  // namespace lockstep::kernels

@@ -74,8 +74,7 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
 //   y, bias, residual   what forward wrote and read: dy's partner in d magnitude is made of them, (y - residual - bias)
 //                       / f. It is computed again from x where y is empty, some f is nearly 0, or a GPU's y, which is
 //                       bf16, has a residual in it
-// Where x is an activation, gate_up and d_gate_up are given: d_gate_up = swiglu_backward(dx, gate_up) is computed, and
-// dx is scratch memory, left undefined.   gate_up, d_gate_up [T, 2 K], which may be the same Throws as linear().
+// Throws as linear().
 struct LinearBackwardCall {
   Tensor dx;
   ConstTensor dy;
@@ -84,9 +83,9 @@ struct LinearBackwardCall {
   ConstTensor x = {};
   LinearAdapters adapters = {};
   ConstTensor y = {}, bias = {}, residual = {};
-  ConstTensor gate_up = {};
-  Tensor d_gate_up = {};
 };
 void linear_backward(const LinearBackwardCall& call, Stream& stream);
+// As begin_linear: dx of the result is its y.
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream);
 
 }  // namespace lockstep::kernels

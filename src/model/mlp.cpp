@@ -1,5 +1,7 @@
 #include "model/mlp.h"
 
+#include <utility>
+
 #include "core/transfer.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/swiglu.h"
@@ -33,10 +35,10 @@ bool activation_backward(const BlockBackward& call, const LayerWeights& w) {
   const Arena::Scope scope(*call.rows.arena);
   const bool go_on = needed_below(call, w.down);
   const AdaptedLinear down = adapted(w.down, call.rows, t.h.down);
-  kernels::LinearBackwardCall backward =
-      down.backward(go_on ? call.g.mlp.d_act : Tensor(), call.g.d, t.mlp.act, call.y, t.mid);
-  if (go_on) backward.gate_up = backward.d_gate_up = t.mlp.gate_up;
-  kernels::linear_backward(backward, *call.rows.stream);
+  const Tensor dx = go_on ? call.g.mlp.d_act : Tensor();
+  kernels::UnfinishedLinear d_act =
+      kernels::begin_linear_backward(down.backward(dx, call.g.d, t.mlp.act, call.y, t.mid), *call.rows.stream);
+  if (go_on) kernels::swiglu_backward(t.mlp.gate_up, std::move(d_act), t.mlp.gate_up, *call.rows.stream);
   return go_on;
 }
 

@@ -132,42 +132,21 @@ class LinearTilesCuda : public BenchCuda {
       const std::string what = std::to_string(rows) + " rows, " + std::to_string(outputs) + " -> " +
                                std::to_string(depth) + ", " + std::to_string(pairs.size()) + " pairs, rank " +
                                std::to_string(rank) + (accumulate ? ", accumulated" : "");
-      linear_backward({.dx = dx,
-                       .dy = dy,
-                       .weight = w,
-                       .accumulate = accumulate,
-                       .x = x,
-                       .adapters = {.segments = segments, .arena = &bench_->arena}},
-                      *stream_);
+      UnfinishedLinear result = begin_linear_backward({.dx = dx,
+                                                       .dy = dy,
+                                                       .weight = w,
+                                                       .accumulate = accumulate,
+                                                       .x = x,
+                                                       .adapters = {.segments = segments, .arena = &bench_->arena}},
+                                                      *stream_);
+      EXPECT_EQ(result.complete(), has_tiles_ || pairs.size() > 1) << what;
+      finish(std::move(result), *stream_);
       linear_backward({.dx = apart, .dy = dy, .weight = w, .accumulate = accumulate}, *stream_);
       lora_expand_backward(dh, dy, pairs, *stream_);
       lora_shrink_backward(apart, dh, pairs, *stream_);
       expect_same(dx, apart, what);
       if (HasFatalFailure()) return;
     }
-    if (pairs.size() > 1) return;
-    // x as an activation of gate and up
-    const Tensor gate_up = activations(rows, 2 * depth, 6), scratch = activations(rows, depth, 0);
-    const Tensor gradients = bench_->poisoned_activations({rows, 2 * depth}), wanted = activations(rows, 2 * depth, 0);
-    LinearBackwardCall call{.dx = scratch,
-                            .dy = dy,
-                            .weight = w,
-                            .x = x,
-                            .adapters = {.segments = segments, .arena = &bench_->arena},
-                            .gate_up = gate_up,
-                            .d_gate_up = gradients};
-    linear_backward(call, *stream_);
-    const Tensor apart = activations(rows, depth, 0);
-    linear_backward({.dx = apart, .dy = dy, .weight = w}, *stream_);
-    lora_shrink_backward(apart, dh, pairs, *stream_);
-    swiglu_backward(wanted, apart, gate_up, *stream_);
-    expect_same(gradients, wanted, "SwiGLU backward of " + std::to_string(rows) + " x " + std::to_string(depth));
-    call.d_gate_up = gate_up;  // in place, without an adapter
-    call.adapters = {};
-    linear_backward({.dx = apart, .dy = dy, .weight = w}, *stream_);
-    swiglu_backward(wanted, apart, gate_up, *stream_);
-    linear_backward(call, *stream_);
-    expect_same(gate_up, wanted, "SwiGLU backward in place");
   }
 
  private:

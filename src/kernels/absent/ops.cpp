@@ -23,7 +23,7 @@ void linear(const LinearCall&, Stream&) {
 UnfinishedLinear begin_linear(const LinearCall&, Stream&) {
   refuse_without_cuda();
 }
-void linear_backward(const LinearBackwardCall&, Stream&) {
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall&, Stream&) {
   refuse_without_cuda();
 }
 void lora_shrink(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {

@@ -155,13 +155,9 @@ Matmul backward_matmul(const Tensor& dx, const ConstTensor& dy, const PackedWeig
                   .residual_stride = dx.row_stride}};
 }
 
-bool takes_tiles(const TileLinear& tiled, int saved_bytes, Stream& stream) {
-  if (!tiles_take(tiled)) return false;
-  return tiles_are_faster(choose_linear(library_of(stream), tiled.matmul, stream), tiled.matmul, saved_bytes);
+bool takes_tiles(const TileLinear& tiled, Stream& stream) {
+  return tiles_take(tiled) && tiles_are_faster(choose_linear(library_of(stream), tiled.matmul, stream), tiled.matmul);
 }
-
-// Bytes of an output that a pass reads or writes.
-constexpr int kPass = sizeof(bf16);
 
 }  // namespace
 
@@ -170,10 +166,10 @@ void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight
   check_launch("linear_backward_input", {dx, dy});
 }
 
-bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool apart, Stream& stream) {
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs};
-  if (!takes_tiles(tiled, apart ? 2 * kPass : 0, stream)) return false;
+  if (!takes_tiles(tiled, stream)) return false;
   run_tiles(tiled, stream_of(stream));
   return true;
 }
@@ -181,9 +177,8 @@ bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& make_h,
                   Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, {}, stream);
-  TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs, .act = call.act};
-  if (!takes_tiles(tiled, call.keep_y ? kPass : 2 * kPass, stream)) return false;
-  if (!call.keep_y) tiled.matmul.end.y = nullptr;
+  const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs, .act = call.act};
+  if (!takes_tiles(tiled, stream)) return false;
   make_h();
   run_tiles(tiled, stream_of(stream));
   return true;
@@ -193,10 +188,8 @@ bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, Stre
   const TileLinear tiled{.matmul = backward_matmul(call.dx, call.dy, call.weight, call.accumulate, stream),
                          .h = delta.h,
                          .pairs = delta.pairs,
-                         .sum = delta.pairs.size() > 1,
-                         .d_gate_up = call.d_gate_up,
-                         .gate_up = call.gate_up};
-  if (!takes_tiles(tiled, 2 * kPass, stream)) return false;
+                         .sum = delta.pairs.size() > 1};
+  if (!takes_tiles(tiled, stream)) return false;
   run_tiles(tiled, stream_of(stream));
   return true;
 }

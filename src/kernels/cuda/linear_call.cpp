@@ -1,12 +1,10 @@
 // A linear call on a GPU: chooses the launches that it consists of.
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/linear_parts.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/lora_segments.h"
-#include "kernels/swiglu.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -29,12 +27,12 @@ void base_linear(const LinearCall& call, Stream& stream) {
   linear_forward(call.y, normalized(call.input, stream), call.weight, call.bias, call.residual, stream);
 }
 
-// Whether the call has no adapters.
+// Whether the call has no adapters and y is not wanted.
 void base_swiglu(const LinearCall& call, Stream& stream) {
-  if (!call.keep_y && normed_linear_forward(call.act, call.input, call.weight, call.bias, true, stream)) return;
+  if (normed_linear_forward(call.act, call.input, call.weight, call.bias, true, stream)) return;
   const LinearInput input{.x = normalized(call.input, stream)};
   const bool is_normed = !call.input.norm_weight.empty();
-  if (!call.keep_y && is_normed && normed_linear_forward(call.act, input, call.weight, call.bias, true, stream)) return;
+  if (is_normed && normed_linear_forward(call.act, input, call.weight, call.bias, true, stream)) return;
   const auto no_h = [] {};
   if (input.x[0] > kMaxBesideRows && tiled_swiglu(call, input.x, {}, no_h, stream)) return;
   linear_forward(call.y, input.x, call.weight, call.bias, {}, stream);
@@ -47,8 +45,7 @@ Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
 }
 
-// `apart`: if the adapter's part of y is missing at the end, a pass of its own adds it.
-UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, bool apart, Stream& stream) {
+UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
   const std::span<const LoraPair> pairs = call.adapters.segments[0].pairs;
   const LoraDelta rest{.h = h, .pairs = pairs};
   const auto made = adapted_linear_begin(call.y, h, x, call.weight, call.bias, call.residual, pairs, stream);
@@ -58,7 +55,7 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
     const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
     if (x[0] > kMaxBesideRows) {
       inner();
-      if (tiled_linear(call, x, rest, apart, stream)) return UnfinishedLinear(call.y);
+      if (tiled_linear(call, x, rest, stream)) return UnfinishedLinear(call.y);
       base();
     } else {
       // What is launched first gets its multiprocessors first.
@@ -82,11 +79,11 @@ UnfinishedLinear begin_tiles(const LinearCall& call, ConstTensor x, Stream& stre
 }
 
 // `x` is the input of the matmul.
-UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool apart, Stream& stream) {
+UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, Stream& stream) {
   const LinearAdapters& adapters = call.adapters;
   if (adapters.tiles.num_tiles > 0) return begin_tiles(call, x, stream);
   if (call.y.dtype != DType::f32 && is_one_adapter(adapters, x[0]))
-    return begin_one_adapter(call, x, inner_of(adapters, x), apart, stream);
+    return begin_one_adapter(call, x, inner_of(adapters, x), stream);
   linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);
   add_segments(call.y, x, adapters, stream);
   return UnfinishedLinear(call.y);
@@ -95,20 +92,20 @@ UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool apart
 void adapted_swiglu(const LinearCall& call, Stream& stream) {
   const ConstTensor x = normalized(call.input, stream);
   const LinearAdapters& adapters = call.adapters;
-  if (!is_one_adapter(adapters, x[0]))
-    return kernels::swiglu_forward(call.act, begin_adapted(call, x, false, stream), call.keep_y, stream);
+  if (call.keep_y || !is_one_adapter(adapters, x[0]))
+    return kernels::swiglu_forward(call.act, begin_adapted(call, x, stream), call.keep_y, stream);
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   const Tensor h = inner_of(adapters, x);
+  if (adapted_swiglu_forward(call.act, h, x, call.weight, call.bias, pairs, stream)) return;
   const auto make_h = [&] { kernels::lora_shrink(h, x, pairs, stream); };
   if (x[0] > kMaxBesideRows && tiled_swiglu(call, x, {.h = h, .pairs = pairs}, make_h, stream)) return;
-  if (!call.keep_y && adapted_swiglu_forward(call.act, h, x, call.weight, call.bias, pairs, stream)) return;
-  kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, false, stream), call.keep_y, stream);
+  kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, stream), false, stream);
 }
 
 }  // namespace
 
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
-  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), false, stream);
+  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), stream);
   base_linear(call, stream);
   return UnfinishedLinear(call.y);
 }
@@ -116,27 +113,22 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
 void linear(const LinearCall& call, Stream& stream) {
   std::optional<Arena::Scope> scope;
   if (call.adapters.arena) scope.emplace(*call.adapters.arena);
-  if (!call.act.empty()) return call.adapters.empty() ? base_swiglu(call, stream) : adapted_swiglu(call, stream);
-  if (call.adapters.empty()) return base_linear(call, stream);
-  finish(begin_adapted(call, normalized(call.input, stream), true, stream), stream);
+  if (call.act.empty()) return finish(cuda::begin_linear(call, stream), stream);
+  if (!call.adapters.empty()) return adapted_swiglu(call, stream);
+  if (!call.keep_y) return base_swiglu(call, stream);
+  base_linear(call, stream);
+  kernels::swiglu_forward(call.act, call.y, stream);
 }
 
-void linear_backward(const LinearBackwardCall& call, Stream& stream) {
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream) {
   const LinearAdapters& adapters = call.adapters;
-  const bool many_rows = call.dy[0] > kMaxBesideRows;
   const auto base = [&] {
     if (!call.dx.empty()) linear_backward_input(call.dx, call.dy, call.weight, call.accumulate, stream);
   };
-  const auto end = [&](UnfinishedLinear dx) {
-    if (call.dx.empty()) return;
-    if (call.gate_up.empty()) return finish(std::move(dx), stream);
-    kernels::swiglu_backward(call.d_gate_up, std::move(dx), call.gate_up, stream);
-  };
   if (adapters.empty() || !is_one_adapter(adapters, call.dy[0])) {
-    if (adapters.empty() && many_rows && !call.gate_up.empty() && tiled_backward(call, {}, stream)) return;
     base();
     add_segments_backward(call.dx, call.dy, call.x, adapters, stream);
-    return end(UnfinishedLinear(call.dx));
+    return UnfinishedLinear(call.dx);
   }
   const ConstTensor& x = call.x;
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
@@ -150,17 +142,17 @@ void linear_backward(const LinearBackwardCall& call, Stream& stream) {
   std::vector<LoraPair> transposed;
   for (const LoraPair& pair : pairs) transposed.push_back({.a = pair.b, .b = pair.a});
   const LoraDelta rest{.h = dh, .pairs = transposed};
-  if (many_rows) {
+  if (x[0] > kMaxBesideRows) {
     gradients();
-    if (!call.dx.empty() && tiled_backward(call, rest, stream)) return;
+    if (!call.dx.empty() && tiled_backward(call, rest, stream)) return UnfinishedLinear(call.dx);
     base();
   } else {
     stream.beside(gradients, base);
   }
-  if (call.dx.empty()) return;
-  if (pairs.size() == 1) return end({call.dx, rest});
+  if (call.dx.empty()) return UnfinishedLinear(call.dx);
+  if (pairs.size() == 1) return {call.dx, rest};
   kernels::lora_shrink_backward(call.dx, dh, pairs, stream);
-  end(UnfinishedLinear(call.dx));
+  return UnfinishedLinear(call.dx);
 }
 
 }  // namespace lockstep::kernels::cuda

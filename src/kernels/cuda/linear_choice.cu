@@ -81,6 +81,7 @@ bool run_library(const Library& library, const Matmul& p, const cublasLtMatmulAl
 }
 
 bool library_takes(const Matmul& p) {
+  if (p.end.residual && p.end.residual == p.end.y) return false;  // it rounds its sums before it adds them in place
   const int64_t size = p.end.y_f32 ? 4 : 2;
   const auto aligned = [&](const void* data, int64_t stride) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * size % 16 == 0;
@@ -236,13 +237,12 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   return best;
 }
 
-bool tiles_are_faster(const Choice& choice, const Matmul& p, int saved_bytes) {
+bool tiles_are_faster(const Choice& choice, const Matmul& p) {
   if (!choice.tiles.kernel) return false;
-  // A pass over y moves about 2.5 TB/s; doing its work in the launch takes about half of that time.
-  constexpr float kBytesPerMillisecond = 2.5e9f;
+  // A pass reads and writes y at about 2.5 TB/s. Doing its work in the launch takes about half of that time.
+  constexpr float kPassBytesPerMillisecond = 2.5e9f;
   const auto outputs = static_cast<float>(bucket_of(p.x.rows) * p.outputs);
-  return choice.tiles.milliseconds <=
-         choice.milliseconds + static_cast<float>(saved_bytes) * outputs / kBytesPerMillisecond / 2;
+  return choice.tiles.milliseconds <= choice.milliseconds + 2 * sizeof(bf16) * outputs / kPassBytesPerMillisecond / 2;
 }
 
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {

@@ -3,7 +3,8 @@
 // the candidates run on random rows (linear_trial.cuh), those whose bits differ from our plain kernel's are dropped,
 // and the fastest is kept. For few rows the candidates are timed inside a captured graph of many matmuls, as in a
 // decode step.
-//   residual    cuBLASLt adds it as C with beta = 1: f32(acc) + C, rounded once, which is what our epilogue does
+//   residual    cuBLASLt adds it as C with beta = 1: f32(acc) + C, rounded once, which is what our epilogue does. Not
+//               where C is y itself: its sums are then rounded before they are added
 //   bias        cuBLASLt's epilogue would add it after C and in y's type. So for a matmul with a bias cuBLASLt writes
 //               f32 sums to scratch memory, and a second kernel runs our epilogue on them
 //
@@ -37,9 +38,8 @@ Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
 // nullptr where separate launches are faster.
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& inner);
-// Whether linear_tiles.cu is expected to be faster than the choice. What else its launch does saves others from moving
-// `saved_bytes` for each output.
-bool tiles_are_faster(const Choice& choice, const Matmul& p, int saved_bytes);
+// Whether linear_tiles.cu, which also adds h B, is expected to be faster than the choice and a pass that adds it.
+bool tiles_are_faster(const Choice& choice, const Matmul& p);
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);
 // As run_linear, but returns false where cuBLASLt refuses.
 bool try_linear(const Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);

@@ -18,14 +18,13 @@ enum class AdaptedPart { nothing, inner, all };
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
-// Many rows: the matmul, the adapter's part and, where the call has it, SwiGLU or its backward in one launch
-// (linear_tiles.cu), where that is expected to be faster. False, and nothing is done, elsewhere.
-//   apart      what the launch leaves undone takes a pass over y of its own; otherwise the op that reads y does it
-//   make_h     computes delta's h; called before the launch
-bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool apart, Stream& stream);
+// Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is expected to be faster.
+// False, and nothing is done, elsewhere.
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, Stream& stream);
+// act = swiglu of it; y is never written. make_h computes delta's h; called before the launch.
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& make_h,
                   Stream& stream);
-// dx (+)= dy W + the sum of delta's pairs
+// dx (+)= dy W + the sum of delta's pairs.
 bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, Stream& stream);
 
 // Whether x A of so many rows takes so few multiprocessors that it fits beside a matmul which was launched before it.

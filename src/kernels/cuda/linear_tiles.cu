@@ -6,8 +6,8 @@
 // once, and with h B again.
 #include <algorithm>
 
-#include "kernels/cuda/linear_tiles.cuh"
 #include "kernels/cuda/linear_tiles.h"
+#include "kernels/cuda/linear_tiles_epilogue.cuh"
 #include "kernels/cuda/swiglu.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -31,9 +31,9 @@ __device__ __forceinline__ void load_step(const TileMaps& maps, const TileCall& 
   }
 }
 
+// h of the tile's rows in the place of x, B in that of the weight.
 __device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCall& call, const CopyRing& ring,
                                              const TileWalk& at) {
-  const uint32_t b = ring.at() + kXBytes;
   const auto each = [&](const auto& f) {
     for (int s = 0; s < kTileSlabs; ++s) {
       const int column = call.slab_column(at.column, s), one = call.sum ? -1 : call.pair_of(column);
@@ -46,21 +46,21 @@ __device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCal
   barrier_expect(ring.full(), bytes);
   copy_box(ring.at(), maps.h, 0, at.row, ring.full());
   each([&](int s, int p, int column) {
-    copy_box(b + s * kSlabBytes + call.pair[p].b_group * 16 * 128, maps.b[p], column - call.pair[p].begin, 0,
-             ring.full());
+    copy_box(ring.at() + kXBytes + s * kSlabBytes + call.pair[p].b_group * 16 * 128, maps.b[p],
+             column - call.pair[p].begin, 0, ring.full());
   });
 }
 
-template <End kEnd>
-__device__ __forceinline__ void load_end(const TileMaps& maps, const TileCall& call, const CopyRing& ring,
-                                         const TileWalk& at, int stage) {
-  const int first = stage * kSlabsPerStage, slabs = min(kSlabsPerStage, slabs_read(kEnd) - first);
-  barrier_expect(ring.full(), slabs * kTileSlabBytes);
-  for (int i = 0; i < slabs; ++i) {
-    const int slab = first + i;
-    const int column = kEnd == End::residual ? slab * kSlab : slab / 2 * kSlab + slab % 2 * call.width;
-    copy_box(ring.at() + i * kTileSlabBytes, maps.end, at.column + column, at.row, ring.full());
-  }
+constexpr int kResidualSlabs = 2;  // of a stage, beside each other in the place of the weight
+constexpr int kResidualStages = kTileSlabs / kResidualSlabs;
+
+__device__ __forceinline__ void load_residual(const TileMaps& maps, const CopyRing& ring, const TileWalk& at,
+                                              int stage) {
+  barrier_expect(ring.full(), kResidualSlabs * 2 * kSlabBytes);
+#pragma unroll
+  for (int s = 0; s < kResidualSlabs; ++s)
+    copy_box(ring.at() + s * 2 * kSlabBytes, maps.residual, at.column + (stage * kResidualSlabs + s) * kSlab, at.row,
+             ring.full());
 }
 
 template <bool kTransposed, End kEnd, Adds kAdds>
@@ -74,22 +74,20 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
       free_stage();
       load_step<kTransposed>(maps, call, ring, at, step);
     }
-    if (kAdds != Adds::nothing) {
+    if constexpr (kAdds != Adds::nothing) {
       free_stage();
       load_adapter(maps, call, ring, at);
       ring.next();
     }
 #pragma unroll 1
-    for (int stage = 0; stage < end_stages(kEnd); ++stage, ring.next()) {
+    for (int stage = 0; kEnd == End::residual && stage < kResidualStages; ++stage, ring.next()) {
       free_stage();
-      load_end<kEnd>(maps, call, ring, at, stage);
+      load_residual(maps, ring, at, stage);
     }
   }
 }
 
 // ---- the warpgroups that compute ----
-
-using Sums = float[kTileColumns / 8][4];  // of a warpgroup's 64 rows
 
 __device__ __forceinline__ void release(uint32_t empty, int lane) {
   __syncwarp();
@@ -119,125 +117,6 @@ __device__ __forceinline__ void accumulate(Sums& sums, CopyRing& ring, int steps
   release(previous, lane);
 }
 
-// The pair that adds to a column and to those behind it up to `end`; groups = 0: none does.
-struct ColumnPair {
-  int end = 0, h_group = 0, groups = 0;
-  float scale = 1;
-
-  __device__ static ColumnPair of(const TileCall& call, int column) {
-    const int p = call.pair_of(column);
-    if (p < 0) return {.end = column + kSlab};
-    return {call.pair[p].end, call.pair[p].h_group, call.pair[p].groups, call.pair[p].scale};
-  }
-};
-
-// The epilogue works on a slab: `words[j]` are the stored columns 8 j .. 8 j + 7 of row lane / 4 and of the row eight
-// below, among a warp's 16 rows.
-constexpr int kChunks = kSlab / 8;
-using Words = uint32_t[kChunks][2];
-
-// Address of chunk `chunk` of a lane's row of a swizzled slab, as ldmatrix and stmatrix want it.
-__device__ __forceinline__ uint32_t chunk_at(uint32_t row, int chunk, int lane) {
-  return row + ((chunk + lane / 16) ^ lane % 8) * 16;
-}
-
-// x W^T + residual, rounded. residual: a lane's row of the slab.
-template <bool kResidual>
-__device__ __forceinline__ void round_sums(Words& words, const Sums& sums, int slab, uint32_t residual, int lane) {
-#pragma unroll
-  for (int j = 0; j < kChunks; j += 2) {
-    uint32_t r[4];
-    if constexpr (kResidual) load_matrices(r, chunk_at(residual, j, lane));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float(&sum)[4] = sums[kChunks * slab + j + i / 2];
-      float low = sum[i % 2 * 2], high = sum[i % 2 * 2 + 1];
-      if constexpr (kResidual) {
-        low = __fadd_rn(low, __uint_as_float(r[i] << 16));
-        high = __fadd_rn(high, __uint_as_float(r[i] & 0xffff0000u));
-      }
-      words[j + i / 2][i % 2] = pack_bf16(low, high);
-    }
-  }
-}
-
-// Adds `groups` groups of 16 ranks. h: a lane's row of h, in which they begin at chunk h_chunk; b: of their rows of B.
-__device__ __forceinline__ void add_ranks(float (&sums)[kChunks][4], int groups, uint32_t h, int h_chunk, uint32_t b,
-                                          int lane) {
-#pragma unroll 1
-  for (int g = 0; g < groups; ++g, h_chunk += 2, b += 16 * 128) {
-    uint32_t a[4];
-    load_matrices(a, chunk_at(h, h_chunk, lane));
-#pragma unroll
-    for (int j = 0; j < kChunks; j += 2) {
-      uint32_t w[4];
-      load_matrices_trans(w, chunk_at(b, j, lane));
-      mma_16816(sums[j], a, {w[0], w[1]});
-      mma_16816(sums[j + 1], a, {w[2], w[3]});
-    }
-  }
-}
-
-// Adds the adapter's part and rounds again.
-template <Adds kAdds>
-__device__ __forceinline__ void add_adapter(Words& words, const TileCall& call, const ColumnPair& pair, uint32_t h,
-                                            uint32_t b, int lane) {
-  float sums[kChunks][4] = {};
-  if constexpr (kAdds == Adds::pairs) {
-    add_ranks(sums, call.pair[0].groups, h, 0, b, lane);
-#pragma unroll
-    for (int p = 1; p < kMaxSitePairs; ++p) {
-      if (p >= call.pairs) break;
-      float more[kChunks][4] = {};
-      const int group = call.pair[p].h_group;
-      add_ranks(more, call.pair[p].groups, h, 2 * group, b + group * 16 * 128, lane);
-#pragma unroll
-      for (int j = 0; j < kChunks; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sums[j][e] = __fadd_rn(more[j][e], sums[j][e]);
-    }
-  } else {
-    if (pair.groups == 0) return;  // adding 0 would turn -0 into 0
-    add_ranks(sums, pair.groups, h, 2 * pair.h_group, b, lane);
-#pragma unroll
-    for (int j = 0; j < kChunks; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sums[j][e] = __fmaf_rn(pair.scale, sums[j][e], 0.0f);
-  }
-#pragma unroll
-  for (int j = 0; j < kChunks; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      words[j][i] = pack_bf16(__fadd_rn(__uint_as_float(words[j][i] << 16), sums[j][2 * i]),
-                              __fadd_rn(__uint_as_float(words[j][i] & 0xffff0000u), sums[j][2 * i + 1]));
-}
-
-// Stores a warp's rows of a slab, which pass through its 2 KB of shared memory so that a lane stores 16 bytes and a
-// quarter of a warp a line of 128. y: where a lane's first chunk goes; `rows`: of those that the matrix still has.
-__device__ __forceinline__ void store_slab(bf16* y, int64_t stride, int rows, bool inside, const Words& words,
-                                           uint32_t memory, int lane) {
-#pragma unroll
-  for (int j = 0; j < kChunks; j += 2)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
-                     chunk_at(memory + lane % 16 * 128, j, lane)),
-                 "r"(words[j][0]), "r"(words[j][1]), "r"(words[j + 1][0]), "r"(words[j + 1][1])
-                 : "memory");
-  __syncwarp();
-  uint4 values[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = 4 * i + lane / 8;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(values[i].x), "=r"(values[i].y), "=r"(values[i].z), "=r"(values[i].w)
-                 : "r"(memory + row * 128 + ((lane ^ row) & 7) * 16)
-                 : "memory");
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (inside && 4 * i + lane / 8 < rows) *reinterpret_cast<uint4*>(y + 4 * i * stride) = values[i];
-  __syncwarp();
-}
-
 // A stage that the epilogue reads.
 struct HeldStage {
   uint32_t at = 0, empty = 0;
@@ -250,123 +129,39 @@ struct HeldStage {
   }
 };
 
-// The slabs that the end reads, in order: each stage is taken with its first and released with its last.
-template <End kEnd>
-struct EndSlabs {
-  HeldStage stage[end_stages(kEnd) + 1] = {};
-
-  // After this, slab `slab` can be read; those before it were taken before.
-  __device__ __forceinline__ uint32_t take(int slab, CopyRing& ring) {
-    HeldStage& held = stage[slab / kSlabsPerStage];
-    if (slab % kSlabsPerStage == 0) held = HeldStage::take(ring);
-    return held.at + slab % kSlabsPerStage * kTileSlabBytes;
-  }
-  __device__ __forceinline__ void release_read(int slab, int lane) const {
-    if (slab % kSlabsPerStage == kSlabsPerStage - 1 || slab == slabs_read(kEnd) - 1)
-      release(stage[slab / kSlabsPerStage].empty, lane);
-  }
-};
-
-// The epilogue of a tile for the rows of block `block`: adds, rounds and stores slab after slab.
+// Adds, rounds and stores a warp's rows of a tile, slab by slab.
 template <End kEnd, Adds kAdds>
-struct TileEnd {
-  const Sums& sums;
-  const TileCall& call;
-  const TileWalk& at;
-  CopyRing& ring;
-  int block, warp, lane;
-  uint32_t memory;  // of the warp, for what it stores
-  uint32_t row;     // a lane's row in a slab of the tile's rows
-  HeldStage adapter = {};
-  ColumnPair pair = {};
-
-  __device__ __forceinline__ void words_of(Words& words, int slab, uint32_t residual) {
-    const int column = call.slab_column(at.column, slab);
-    round_sums<kEnd == End::residual>(words, sums, slab, residual, lane);
-    if (kAdds == Adds::pair && (slab == 0 || column >= pair.end || kEnd == End::swiglu))
+__device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& call, const TileWalk& at, CopyRing& ring,
+                                            const WarpRows& mine) {
+  HeldStage adapter, residual;
+  if constexpr (kAdds != Adds::nothing) adapter = HeldStage::take(ring);
+  ColumnPair pair;
+  const auto make = [&](Words& words, int s) {
+    const int column = call.slab_column(at.column, s);
+    if (kAdds == Adds::pair && (s == 0 || column >= pair.end || kEnd == End::swiglu))
       pair = ColumnPair::of(call, column);
+    round_sums<kEnd == End::residual>(words, sums, s, residual.at + s % kResidualSlabs * 2 * kSlabBytes + mine.row,
+                                      mine.lane);
     if constexpr (kAdds != Adds::nothing)
-      add_adapter<kAdds>(words, call, pair, adapter.at + row,
-                         adapter.at + kXBytes + slab * kSlabBytes + lane % 16 * 128, lane);
-  }
-  __device__ __forceinline__ void store(bf16* to, int64_t stride, int column, const Words& words) const {
-    const int row0 = at.row + 64 * block + 16 * warp, lane_column = column + lane % 8 * 8;
-    bf16* const y = to + (row0 + lane / 8) * stride + lane_column;
-    store_slab(y, stride, call.rows - row0, lane_column < call.width, words, memory, lane);
-  }
-
-  __device__ __forceinline__ void run() {
-    if constexpr (kAdds != Adds::nothing) adapter = HeldStage::take(ring);
-    EndSlabs<kEnd> slabs;
+      add_adapter<kAdds>(words, call, pair, adapter.at + mine.row, adapter.at + kXBytes + s * kSlabBytes, mine.lane);
+  };
 #pragma unroll
-    for (int s = 0; s < (kEnd == End::swiglu ? kTileSlabs / 2 : kTileSlabs); ++s) {
-      const int column = at.column + s * kSlab;
-      Words words;
-      if constexpr (kEnd == End::swiglu) {
-        Words up;
-        words_of(words, s, 0), words_of(up, s + kTileSlabs / 2, 0);
-        if (call.y) store(call.y, call.y_stride, column, words), store(call.y + call.width, call.y_stride, column, up);
+  for (int s = 0; s < (kEnd == End::swiglu ? kTileSlabs / 2 : kTileSlabs); ++s) {
+    if (kEnd == End::residual && s % kResidualSlabs == 0) residual = HeldStage::take(ring);
+    Words words;
+    make(words, s);
+    if (kEnd == End::residual && s % kResidualSlabs == kResidualSlabs - 1) release(residual.empty, mine.lane);
+    if constexpr (kEnd == End::swiglu) {
+      Words up;
+      make(up, s + kTileSlabs / 2);
 #pragma unroll
-        for (int j = 0; j < kChunks; ++j)
+      for (int j = 0; j < kChunks; ++j)
 #pragma unroll
-          for (int i = 0; i < 2; ++i) words[j][i] = swiglu_2(words[j][i], up[j][i]);
-        store(call.act, call.act_stride, column, words);
-      } else if constexpr (kEnd == End::swiglu_backward) {
-        words_of(words, s, 0);
-        Words up;
-        const uint32_t gates = slabs.take(2 * s, ring), ups = slabs.take(2 * s + 1, ring);
-        gradients(words, up, gates + row, ups + row);
-        slabs.release_read(2 * s, lane), slabs.release_read(2 * s + 1, lane);
-        store(call.y, call.y_stride, column, words);
-        store(call.y + call.width, call.y_stride, column, up);
-      } else if constexpr (kEnd == End::residual) {
-        words_of(words, s, slabs.take(s, ring) + row);
-        slabs.release_read(s, lane);
-        store(call.y, call.y_stride, column, words);
-      } else {
-        words_of(words, s, 0);
-        store(call.y, call.y_stride, column, words);
-      }
+        for (int i = 0; i < 2; ++i) words[j][i] = swiglu_2(words[j][i], up[j][i]);
     }
-    if constexpr (kAdds != Adds::nothing) release(adapter.empty, lane);
+    store_slab(call, at, at.column + s * kSlab, words, mine);
   }
-
- private:
-  // words: the gradient of the result, then of gate; up: of up. gates, ups: a lane's row of their slabs.
-  __device__ __forceinline__ void gradients(Words& words, Words& up, uint32_t gates, uint32_t ups) const {
-#pragma unroll
-    for (int j = 0; j < kChunks; j += 2) {
-      uint32_t g[4], u[4];
-      load_matrices(g, chunk_at(gates, j, lane));
-      load_matrices(u, chunk_at(ups, j, lane));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        swiglu_gradient_2(g[i], u[i], words[j + i / 2][i % 2]);
-        words[j + i / 2][i % 2] = g[i], up[j + i / 2][i % 2] = u[i];
-      }
-    }
-  }
-};
-
-template <bool kTransposed, End kEnd, Adds kAdds>
-__device__ void compute_tiles(const TileCall& call, CopyRing ring) {
-  const int number = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0) - kWarpgroup / 32;
-  const int block = number / 4, warp = number % 4, lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 1
-  for (TileWalk at = TileWalk::begin(call, cluster_rank()); !at.ended(call); at.next(call)) {
-    Sums sums;
-    accumulate<kTransposed>(sums, ring, call.steps, block, lane);
-    TileEnd<kEnd, kAdds> end{.sums = sums,
-                             .call = call,
-                             .at = at,
-                             .ring = ring,
-                             .block = block,
-                             .warp = warp,
-                             .lane = lane,
-                             .memory = ring.shared + kStages * kStageBytes + number * kWarpStoreBytes,
-                             .row = block * kSlabBytes + 128 * (16 * warp + lane % 16)};
-    end.run();
-  }
+  if constexpr (kAdds != Adds::nothing) release(adapter.empty, mine.lane);
 }
 
 template <bool kTransposed, End kEnd, Adds kAdds>
@@ -374,20 +169,27 @@ __global__ void __cluster_dims__(kPairedBlocks, 1, 1) __launch_bounds__(kTileThr
     tiled_matmul(const __grid_constant__ TileMaps maps, const __grid_constant__ TileCall call) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
-    const CopyRing ring{.shared = (shared_address(shared) + 1023) / 1024 * 1024,
-                        .stage_bytes = kStageBytes,
-                        .stages = kStages,
-                        .slack_bytes = kStoreBytes};
+    CopyRing ring{.shared = (shared_address(shared) + 1023) / 1024 * 1024,
+                  .stage_bytes = kStageBytes,
+                  .stages = kStages,
+                  .slack_bytes = kStoreBytes};
     if (threadIdx.x == 0) ring.init(kReaders);
     cluster_sync();
     let_next_begin();
     if (threadIdx.x < kWarpgroup) {
       release_registers<24>();
       if (threadIdx.x == 0) load_tiles<kTransposed, kEnd, kAdds>(maps, call, ring);
+      __syncwarp();
     } else {
       claim_registers<240>();
       wait_for_previous();
-      compute_tiles<kTransposed, kEnd, kAdds>(call, ring);
+      const WarpRows mine(ring);
+#pragma unroll 1
+      for (TileWalk at = TileWalk::begin(call, cluster_rank()); !at.ended(call); at.next(call)) {
+        Sums sums;
+        accumulate<kTransposed>(sums, ring, call.steps, mine.block, mine.lane);
+        finish_tile<kEnd, kAdds>(sums, call, at, ring, mine);
+      }
     }
     cluster_sync();  // the other block still copies to this one's memory and arrives at its barriers
   } else {
@@ -401,12 +203,6 @@ int pieces(int64_t all, int64_t of) {
   return static_cast<int>((all + of - 1) / of);
 }
 
-End end_of(const TileLinear& p) {
-  if (!p.act.empty()) return End::swiglu;
-  if (!p.gate_up.empty()) return End::swiglu_backward;
-  return p.matmul.end.residual ? End::residual : End::plain;
-}
-
 TileCall call_of(const TileLinear& p) {
   const Matmul& m = p.matmul;
   TileCall call{.y = static_cast<bf16*>(m.end.y),
@@ -418,12 +214,11 @@ TileCall call_of(const TileLinear& p) {
                 .row_pairs = pieces(m.x.rows, kPairedBlocks * kRowsPerTile),
                 .sum = p.sum,
                 .pairs = static_cast<int>(p.pairs.size())};
-  if (end_of(p) == End::swiglu) {
-    call.act = data_of<bf16>(p.act), call.act_stride = p.act.row_stride;
+  if (!p.act.empty()) {
+    call.y = data_of<bf16>(p.act), call.y_stride = p.act.row_stride;
     call.width = call.second = static_cast<int>(m.outputs / 2);
     call.next = kTileColumns / 2;
   }
-  if (end_of(p) == End::swiglu_backward) call.y = data_of<bf16>(p.d_gate_up), call.y_stride = p.d_gate_up.row_stride;
   call.across = pieces(call.width, call.next);
   int group = 0;
   for (int i = 0; i < call.pairs; ++i) {
@@ -443,10 +238,10 @@ TileMaps maps_of(const TileLinear& p, const TileCall& call) {
   const Matmul& m = p.matmul;
   TileMaps maps{.x = box_map(m.x, 64, kRowsPerTile),
                 .w = m.transposed ? box_map(m.w, 64, 32) : box_map(m.w, 64, kTileColumns / 2)};
-  if (end_of(p) == End::residual)
-    maps.end = box_map(operand(static_cast<const bf16*>(m.end.residual), m.end.residual_stride, m.x.rows, m.outputs),
-                       64, kRowsPerTile);
-  if (end_of(p) == End::swiglu_backward) maps.end = box_map(operand(p.gate_up), 64, kRowsPerTile);
+  if (m.end.residual)
+    maps.residual =
+        box_map(operand(static_cast<const bf16*>(m.end.residual), m.end.residual_stride, m.x.rows, m.outputs), 64,
+                kRowsPerTile);
   for (int i = 0; i < call.pairs; ++i)
     maps.b[i] = box_map(operand(p.pairs[static_cast<size_t>(i)].b), 64, 16 * call.pair[i].groups);
   if (call.pairs > 0) maps.h = box_map(operand(p.h), 64, kRowsPerTile);
@@ -468,18 +263,12 @@ void launch(const TileLinear& p, cudaStream_t stream) {
                maps_of(p, call), call);
   check_launch("linear");
 }
-
 template <bool kTransposed, Adds kAdds>
 void launch_with(const TileLinear& p, cudaStream_t stream) {
-  switch (end_of(p)) {
-    case End::plain: return launch<kTransposed, End::plain, kAdds>(p, stream);
-    case End::residual: return launch<kTransposed, End::residual, kAdds>(p, stream);
-    case End::swiglu:
-      if constexpr (!kTransposed) launch<false, End::swiglu, kAdds>(p, stream);
-      break;
-    case End::swiglu_backward:
-      if constexpr (kTransposed && kAdds != Adds::pairs) launch<true, End::swiglu_backward, kAdds>(p, stream);
-  }
+  if constexpr (!kTransposed)
+    if (!p.act.empty()) return launch<false, End::swiglu, kAdds>(p, stream);
+  (p.matmul.end.residual ? launch<kTransposed, End::residual, kAdds> : launch<kTransposed, End::plain, kAdds>)(p,
+                                                                                                               stream);
 }
 
 void launch_base(const Matmul& matmul, cudaStream_t stream) {
@@ -491,12 +280,9 @@ void launch_base(const Matmul& matmul, cudaStream_t stream) {
 bool tiles_take(const TileLinear& p) {
   const Matmul& m = p.matmul;
   if (!has_copy_engine() || !m.x.aligned || !m.w.aligned || m.end.y_f32 || m.end.bias || m.x.rows == 0) return false;
-  if (m.end.y && !aligned_16(m.end.y, m.end.y_stride, m.outputs)) return false;
+  if (!aligned_16(m.end.y, m.end.y_stride, m.outputs)) return false;
   if (m.end.residual && !aligned_16(m.end.residual, m.end.residual_stride, m.outputs)) return false;
   if (!p.act.empty() && (m.transposed || m.end.residual || !operand(p.act).aligned)) return false;
-  if (!p.gate_up.empty() &&
-      (!m.transposed || m.end.residual || p.sum || !operand(p.gate_up).aligned || !operand(p.d_gate_up).aligned))
-    return false;
   if (p.pairs.empty()) return true;
   if (p.pairs.size() > size_t{kMaxSitePairs} || !operand(p.h).aligned) return false;
   int64_t groups = 0;
@@ -507,7 +293,7 @@ bool tiles_take(const TileLinear& p) {
     if (pair.b[1] % kSlab != 0 && pair.out_begin + pair.b[1] != m.outputs) return false;
     groups += (pair.rank() + 15) / 16;
   }
-  return groups <= 4;
+  return groups <= kMaxGroups;
 }
 
 void run_tiles(const TileLinear& p, cudaStream_t stream) {

@@ -1,5 +1,5 @@
 // What a matmul of many rows consists of on compute capability 9.0 (linear_tiles.cu): its tiles and their order, the
-// ring buffer that a warp fills by TMA, and the wgmma instructions.
+// shared memory that a warp fills by TMA, and the wgmma instruction.
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
@@ -15,13 +15,16 @@ inline constexpr uint32_t kWarpStoreBytes = 16 * kSlab * 2;  // a warp's rows of
 inline constexpr int kPairedBlocks = 2;                      // of a cluster: neighbours in rows, which share the weight
 inline constexpr int kTileThreads = 3 * kWarpgroup;          // one warpgroup loads, two compute
 
-// A tile of y and what the ring buffer holds of it: kStages of 64 k. Each computing warpgroup has 64 of the rows.
+// A tile of y and what shared memory holds of it: a ring of kStages of 64 k, and 2 KB for each computing warp to store
+// from. Each computing warpgroup has 64 of the rows.
 inline constexpr int kTileColumns = 256, kTileSlabs = kTileColumns / kSlab;
 inline constexpr uint32_t kXBytes = kRowsPerTile * 128, kWBytes = kTileColumns * 128, kStageBytes = kXBytes + kWBytes;
 inline constexpr uint32_t kStoreBytes = 8 * kWarpStoreBytes;
 inline constexpr int kStages = (kMaxShared - 1024 - kStoreBytes - CopyRing::kBarrierBytes) / kStageBytes;
 inline constexpr size_t kTileSharedBytes = 1024 + kStages * kStageBytes + kStoreBytes + CopyRing::kBarrierBytes;
 inline constexpr int kReaders = 8 * kPairedBlocks;  // warps that release a stage
+inline constexpr int kMaxGroups = 4;                // of 16 ranks, whose h and B fit into a stage
+using Sums = float[kTileColumns / 8][4];            // of a warpgroup's 64 rows
 
 // One pair of an adapter whose h B is added: columns [begin, end) of y, `groups` groups of 16 ranks from h_group on in
 // h and from b_group on in the rows of the stage that hold B.
@@ -33,29 +36,16 @@ struct TilePair {
 // What the epilogue adds: nothing, one pair to each column, all pairs to all columns.
 enum class Adds { nothing, pair, pairs };
 
-// How it ends: y is stored; a residual is added before the first rounding and y is stored; SwiGLU of y is stored, and y
-// if it is wanted; y is the gradient of SwiGLU's result, and those of gate and up are stored.
-enum class End { plain, residual, swiglu, swiglu_backward };
-
-// What the end reads comes by the ring as slabs of 128 rows: the residual's, or of gate and of up in turn.
-inline constexpr uint32_t kTileSlabBytes = 2 * kSlabBytes;
-inline constexpr int kSlabsPerStage = kStageBytes / kTileSlabBytes;
-__host__ __device__ constexpr int slabs_read(End end) {
-  return end == End::residual ? kTileSlabs : end == End::swiglu_backward ? 2 * kTileSlabs : 0;
-}
-__host__ __device__ constexpr int end_stages(End end) {
-  return (slabs_read(end) + kSlabsPerStage - 1) / kSlabsPerStage;
-}
-// The epilogue holds the adapter's stage while those of the end come.
-static_assert(1 + end_stages(End::swiglu_backward) <= kStages);
+// How it ends: y is stored; a residual is added before the first rounding, and y is stored; SwiGLU of y is stored.
+enum class End { plain, residual, swiglu };
 
 struct TileCall {
-  bf16 *y = nullptr, *act = nullptr;  // y, or the gradients of gate and up
-  int64_t y_stride = 0, act_stride = 0;
-  int rows = 0, columns = 0, width = 0;  // columns of the matmul; and up to which the first half of a tile is stored
+  bf16* y = nullptr;  // what is stored
+  int64_t y_stride = 0;
+  int rows = 0, columns = 0, width = 0;  // columns of the matmul, and of what is stored
   int steps = 0;                         // of 64 k
   int row_pairs = 0, across = 0;         // tiles: pairs of blocks below each other, and beside each other
-  // Columns from one tile to the next, and from the first half of a tile to the second. SwiGLU: a tile has gates and
+  // Columns from one tile to the next, and from the first half of a tile to the second. SwiGLU: a tile has gates, and
   // the ups that belong to them.
   int next = kTileColumns, second = kTileColumns / 2;
   bool sum = false;  // all pairs add to all columns, without a scale, before the one rounding
@@ -73,7 +63,7 @@ struct TileCall {
 };
 
 struct TileMaps {
-  CUtensorMap x, w, end, h, b[kMaxSitePairs];  // end: the residual, or gate and up
+  CUtensorMap x, w, residual, h, b[kMaxSitePairs];
 };
 
 // The tiles of a cluster, in an order in which clusters that run at the same time share rows of x and weights in the L2

@@ -6,14 +6,15 @@
 namespace lockstep::kernels::cuda {
 
 // y = x W^T + residual, rounded, then + scale h B, rounded again. Of the pairs only b, rank, columns and scale are
-// read. `sum` (lora_shrink_backward, w is transposed): all pairs add to all columns without a scale, as one sum.
+// read.
+//   sum    lora_shrink_backward, w is transposed: all pairs add to all columns without a scale, as one sum
+//   act    not empty: y is gates and ups, and only swiglu_forward(y) is stored, here
 struct TileLinear {
   Matmul matmul;
   ConstTensor h = {};
   std::span<const LoraPair> pairs = {};
   bool sum = false;
-  Tensor act = {}, d_gate_up = {};
-  ConstTensor gate_up = {};
+  Tensor act = {};
 };
 bool tiles_take(const TileLinear& call);
 void run_tiles(const TileLinear& call, cudaStream_t stream);

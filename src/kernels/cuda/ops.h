@@ -30,7 +30,7 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
 // linear_call.cpp
 void linear(const LinearCall& call, Stream& stream);
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
-void linear_backward(const LinearBackwardCall& call, Stream& stream);
+UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream);
 
 // lora.cu
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);

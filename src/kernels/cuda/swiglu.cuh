@@ -22,6 +22,11 @@ __device__ __forceinline__ bf16 swiglu_of_sums(float gate, float up) {
   const auto stored = [](float value) { return __bfloat162float(__float2bfloat16_rn(value)); };
   return __float2bfloat16_rn(swiglu(stored(gate), stored(up)));
 }
+// Of two stored values each, which share a 32-bit word.
+__device__ __forceinline__ uint32_t swiglu_2(uint32_t gate, uint32_t up) {
+  return pack_bf16(swiglu(__uint_as_float(gate << 16), __uint_as_float(up << 16)),
+                   swiglu(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
+}
 
 // Gradients of gate and up, given the gradient of silu(gate) * up.
 __device__ __forceinline__ void swiglu_gradient(float& gate, float& up, float grad) {
@@ -29,20 +34,6 @@ __device__ __forceinline__ void swiglu_gradient(float& gate, float& up, float gr
   const float slope = __fmul_rn(share, __fmaf_rn(z, __fsub_rn(1.0f, share), 1.0f));
   gate = __fmul_rn(__fmul_rn(grad, up), slope);
   up = __fmul_rn(grad, __fmul_rn(z, share));
-}
-
-// Of two stored values that share a 32-bit word.
-__device__ __forceinline__ uint32_t swiglu_2(uint32_t gate, uint32_t up) {
-  return pack_bf16(swiglu(__uint_as_float(gate << 16), __uint_as_float(up << 16)),
-                   swiglu(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
-}
-// Replaces two values of gate and of up by their gradients.
-__device__ __forceinline__ void swiglu_gradient_2(uint32_t& gate, uint32_t& up, uint32_t grad) {
-  float g[2] = {__uint_as_float(gate << 16), __uint_as_float(gate & 0xffff0000u)};
-  float u[2] = {__uint_as_float(up << 16), __uint_as_float(up & 0xffff0000u)};
-  swiglu_gradient(g[0], u[0], __uint_as_float(grad << 16));
-  swiglu_gradient(g[1], u[1], __uint_as_float(grad & 0xffff0000u));
-  gate = pack_bf16(g[0], g[1]), up = pack_bf16(u[0], u[1]);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -81,6 +81,15 @@ __global__ void __launch_bounds__(256, 3)
   }
 }
 
+// Replaces the two bf16 values of gate and of up that share a 32-bit word by their gradients.
+__device__ __forceinline__ void swiglu_gradient_2(uint32_t& gate, uint32_t& up, uint32_t grad) {
+  float g[2] = {__uint_as_float(gate << 16), __uint_as_float(gate & 0xffff0000u)};
+  float u[2] = {__uint_as_float(up << 16), __uint_as_float(up & 0xffff0000u)};
+  swiglu_gradient(g[0], u[0], __uint_as_float(grad << 16));
+  swiglu_gradient(g[1], u[1], __uint_as_float(grad & 0xffff0000u));
+  gate = pack_bf16(g[0], g[1]), up = pack_bf16(u[0], u[1]);
+}
+
 // A warp has one strip of dy, gate and up; otherwise as swiglu_delta_kernel. A warp has read its rows before it writes
 // them, so the gradients may overwrite gate and up.
 template <int kGroups>

@@ -1,0 +1,146 @@
+// The epilogue of a matmul of many rows (linear_tiles.cu): adds, rounds and stores slab by
+// slab.
+#pragma once
+
+#include "kernels/cuda/linear_tiles.cuh"
+
+namespace lockstep::kernels::cuda {
+
+// The pair that adds to a column and to those behind it up to `end`; groups = 0: none does.
+struct ColumnPair {
+  int end = 0, h_group = 0, groups = 0;
+  float scale = 1;
+
+  __device__ static ColumnPair of(const TileCall& call, int column) {
+    const int p = call.pair_of(column);
+    if (p < 0) return {.end = column + kSlab};
+    return {call.pair[p].end, call.pair[p].h_group, call.pair[p].groups, call.pair[p].scale};
+  }
+};
+
+// The epilogue works on a slab: `words[j]` are the stored columns 8 j .. 8 j + 7 of row lane / 4 and of the row eight
+// below, among a warp's 16 rows.
+inline constexpr int kChunks = kSlab / 8;
+using Words = uint32_t[kChunks][2];
+
+// Address of chunk `chunk` of a lane's row of a swizzled slab, as ldmatrix and stmatrix want it.
+__device__ __forceinline__ uint32_t chunk_at(uint32_t row, int chunk, int lane) {
+  return row + ((chunk + lane / 16) ^ lane % 8) * 16;
+}
+
+// x W^T + residual, rounded. residual: a lane's row of the slab.
+template <bool kResidual>
+__device__ __forceinline__ void round_sums(Words& words, const Sums& sums, int slab, uint32_t residual, int lane) {
+#pragma unroll
+  for (int j = 0; j < kChunks; j += 2) {
+    uint32_t r[4];
+    if constexpr (kResidual) load_matrices(r, chunk_at(residual, j, lane));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float(&sum)[4] = sums[kChunks * slab + j + i / 2];
+      float low = sum[i % 2 * 2], high = sum[i % 2 * 2 + 1];
+      if constexpr (kResidual) {
+        low = __fadd_rn(low, __uint_as_float(r[i] << 16));
+        high = __fadd_rn(high, __uint_as_float(r[i] & 0xffff0000u));
+      }
+      words[j + i / 2][i % 2] = pack_bf16(low, high);
+    }
+  }
+}
+
+// Adds `groups` groups of 16 ranks. h: a lane's row of h, in which they begin at chunk h_chunk; b: of their rows of B.
+__device__ __forceinline__ void add_ranks(float (&sums)[kChunks][4], int groups, uint32_t h, int h_chunk, uint32_t b,
+                                          int lane) {
+#pragma unroll 1
+  for (int g = 0; g < groups; ++g, h_chunk += 2, b += 16 * 128) {
+    uint32_t a[4];
+    load_matrices(a, chunk_at(h, h_chunk, lane));
+#pragma unroll
+    for (int j = 0; j < kChunks; j += 2) {
+      uint32_t w[4];
+      load_matrices_trans(w, chunk_at(b, j, lane));
+      mma_16816(sums[j], a, {w[0], w[1]});
+      mma_16816(sums[j + 1], a, {w[2], w[3]});
+    }
+  }
+}
+
+// Adds the adapter's part and rounds again.
+template <Adds kAdds>
+__device__ __forceinline__ void add_adapter(Words& words, const TileCall& call, const ColumnPair& pair, uint32_t h,
+                                            uint32_t b, int lane) {
+  float sums[kChunks][4] = {};
+  if constexpr (kAdds == Adds::pairs) {
+    b += lane % 16 * 128;
+    add_ranks(sums, call.pair[0].groups, h, 0, b, lane);
+#pragma unroll
+    for (int p = 1; p < kMaxSitePairs; ++p) {
+      if (p >= call.pairs) break;
+      float more[kChunks][4] = {};
+      const int group = call.pair[p].h_group;
+      add_ranks(more, call.pair[p].groups, h, 2 * group, b + group * 16 * 128, lane);
+#pragma unroll
+      for (int j = 0; j < kChunks; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[j][e] = __fadd_rn(more[j][e], sums[j][e]);
+    }
+  } else {
+    if (pair.groups == 0) return;  // adding 0 would turn -0 into 0
+    add_ranks(sums, pair.groups, h, 2 * pair.h_group, b + lane % 16 * 128, lane);
+#pragma unroll
+    for (int j = 0; j < kChunks; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[j][e] = __fmaf_rn(pair.scale, sums[j][e], 0.0f);
+  }
+#pragma unroll
+  for (int j = 0; j < kChunks; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      words[j][i] = pack_bf16(__fadd_rn(__uint_as_float(words[j][i] << 16), sums[j][2 * i]),
+                              __fadd_rn(__uint_as_float(words[j][i] & 0xffff0000u), sums[j][2 * i + 1]));
+}
+
+// A warp's 16 rows of a tile. row: the place of a lane's row in a slab of the tile's 128 rows.
+struct WarpRows {
+  int block, warp, lane;  // of 64 rows; of its four warps
+  uint32_t row, memory;   // memory: the warp's 2 KB
+
+  __device__ explicit WarpRows(const CopyRing& ring) {
+    const int number = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0) - kWarpgroup / 32;
+    block = number / 4, warp = number % 4, lane = static_cast<int>(threadIdx.x) % 32;
+    row = block * kSlabBytes + 128 * (16 * warp + lane % 16);
+    memory = ring.shared + kStages * kStageBytes + number * kWarpStoreBytes;
+  }
+};
+
+// Stores a warp's rows of the 64 columns from `column` on. They pass through its shared memory so that a lane stores 16
+// bytes and a quarter of a warp a line of 128.
+__device__ __forceinline__ void store_slab(const TileCall& call, const TileWalk& at, int column, const Words& words,
+                                           const WarpRows& mine) {
+  const int lane = mine.lane, row0 = at.row + 64 * mine.block + 16 * mine.warp + lane / 8;
+#pragma unroll
+  for (int j = 0; j < kChunks; j += 2)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
+                     chunk_at(mine.memory + lane % 16 * 128, j, lane)),
+                 "r"(words[j][0]), "r"(words[j][1]), "r"(words[j + 1][0]), "r"(words[j + 1][1])
+                 : "memory");
+  __syncwarp();
+  uint4 values[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int r = 4 * i + lane / 8;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(values[i].x), "=r"(values[i].y), "=r"(values[i].z), "=r"(values[i].w)
+                 : "r"(mine.memory + r * 128 + ((lane ^ r) & 7) * 16)
+                 : "memory");
+  }
+  const int lane_column = column + lane % 8 * 8;
+  bf16* const y = call.y + row0 * call.y_stride + lane_column;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (lane_column < call.width && row0 + 4 * i < call.rows)
+      *reinterpret_cast<uint4*>(y + 4 * i * call.y_stride) = values[i];
+  __syncwarp();
+}
+
+}  // namespace lockstep::kernels::cuda
