@@ -113,7 +113,7 @@ std::vector<Flag> async_flags(recipes::RlOptions& o) {
   recipes::AsyncOptions& async = o.async;
   return {
       {"--max-staleness", "K", number(o.staleness.max_staleness, 0, kMaxAhead),
-       "rollout r is sampled with the adapter of rollout r - K, while training goes on (0: in turn)"},
+       "rollout r is sampled with the adapter of rollout r - K, ahead of training (0: in turn)"},
       {"--update-weights-interval", "N", number(o.staleness.update_interval, 1, kMaxAhead),
        "sample with the adapter of every Nth rollout only"},
       {"--fully-async", "", toggle(async.on),
