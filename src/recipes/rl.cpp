@@ -318,8 +318,7 @@ class RlRun {
   void evaluate_if_due(int64_t rollouts) {
     if (!evaluation_.is_due(rollouts)) return;
     run_.interruptible([&] { source_->rest(); });
-    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_,
-                         staleness_.is_synchronous() && !options_.async.on);
+    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_, !ahead_);
   }
 
   const RlOptions& options_;
