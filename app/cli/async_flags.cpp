@@ -132,8 +132,6 @@ std::vector<Flag> async_flags(recipes::RlOptions& o) {
        choice(
            "group", "group", [](const std::string&) {}, "sample"),
        "the samples of a prompt are begun together"},
-      {"--sampling-multiprocessors", "N", number(o.sampling_multiprocessors, 0, 1024),
-       "of a GPU: training's matmuls and attention fill N fewer, where sampling goes on meanwhile (0)"},
       {"--partial-rollout", "", toggle(o.partial.on), "long samples are drawn over several rollouts"},
       {"--partial-rollout-tokens", "N", number(o.partial.tokens, 1, 10'000'000),
        "tokens of a sample in one of them (half of --rollout-max-response-len)"},

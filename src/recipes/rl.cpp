@@ -103,7 +103,6 @@ class RlRun {
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     sampling_.order().keep_in(run_);
     versions_.emplace(staleness_, versions_in_samples(options), store_, run_);
-    if (beside_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
     keep_pending_samples(run_, graded_);
     if (group_.size() == 1) return;
     require_rule();

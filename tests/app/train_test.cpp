@@ -529,7 +529,6 @@ TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
       {"--opd-kl-coef 2", " --use-opd --opd-teacher-load T"},
       {"--opd-type megatron", " --use-opd --opd-teacher-load T"},
       {"--distillation-loss-max-clamp 8", kFlowing},
-      {"--sampling-multiprocessors 2", " --max-staleness 1 --on-reward-failure drop-group"},
       {"--tis-clip 3", " --use-tis"},
       {"--importance-sampling-clip-max 3", " --importance-sampling-mode token_mask"},
       {"--rollout-is-threshold 3", " --rollout-is token"},
