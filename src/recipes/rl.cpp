@@ -159,6 +159,7 @@ class RlRun {
       evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
+      run_.interruptible([&] { source_->take_graded(); });
       run_.save_if_due();
       for (const auto& second : seconds_) second->save_if_due(rollout + 1, rollout + 1 == total_);
     }
