@@ -64,7 +64,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
         deadline_(io) {}
 
   void start() {
-    message_ = {http::string_to_verb(call_.request.method), call_.to.prefix + call_.request.path, 11};
+    message_ = {http::string_to_verb(call_.request.method), call_.to.target(call_.request.path), 11};
     message_.set(http::field::host, call_.to.authority());
     if (!call_.to.user.empty()) message_.set(http::field::authorization, "Basic " + base64(call_.to.user));
     if (!call_.request.body.empty()) message_.set(http::field::content_type, call_.request.content_type);
@@ -178,9 +178,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     over_ = true;
     deadline_.cancel();
     close();
-    done(std::make_exception_ptr(Unreachable({.what = "a server does not answer",
-                                              .where = hide_secrets(call_.to.text() + call_.request.path),
-                                              .got = why})));
+    done(std::make_exception_ptr(
+        Unreachable({.what = "a server does not answer", .where = call_.to.text(call_.request.path), .got = why})));
   }
 
   void done(HttpClient::Outcome outcome) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/hidden_secrets.h"
 #include "rl/http_retry.h"
 #include "rl/score_json.h"
 
@@ -129,8 +128,8 @@ void HttpReward::take(Arrived arrived) {
   if (got == nullptr)
     return try_again(std::move(job), text_of(std::get<std::exception_ptr>(arrived.outcome)), arrived.at);
   if (got->ok()) return answer(job, got->body);
-  const std::string failure = fmt::format("{} answered {}: {}", hide_secrets(options_.address.text() + options_.path),
-                                          got->status, excerpt(got->body));
+  const std::string failure =
+      fmt::format("{} answered {}: {}", options_.address.text(options_.path), got->status, excerpt(got->body));
   if (may_pass(got->status)) return try_again(std::move(job), failure, arrived.at);
   finish(job.question, Score::unknown(failure));
 }
