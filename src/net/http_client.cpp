@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "core/base64.h"
 #include "core/hidden_secrets.h"
@@ -41,6 +42,24 @@ using Idle = std::map<std::string, std::deque<std::unique_ptr<Connection>>>;  //
 
 std::string place_of(const Address& address) {
   return fmt::format("{}:{}", address.host, address.port);
+}
+
+// What a request carries that no message may show.
+std::vector<std::string> secrets_of(const Address& to, const HttpRequest& request) {
+  std::vector<std::string> secrets;
+  if (!to.user.empty()) secrets = {base64(to.user), to.user.substr(to.user.find(':') + 1)};
+  for (const auto& [name, value] : request.headers)
+    if (beast::iequals(name, "Authorization")) secrets.push_back(value.substr(value.rfind(' ') + 1));
+  const std::string target = to.target(request.path);
+  for (size_t at = target.find('?'); at != std::string::npos;) {
+    const size_t next = target.find('&', ++at);
+    const std::string field = target.substr(at, next - at);
+    const size_t equals = field.find('=');
+    if (equals != std::string::npos && names_a_secret(field.substr(0, equals)))
+      secrets.push_back(field.substr(equals + 1));
+    at = next;
+  }
+  return secrets;
 }
 
 }  // namespace
@@ -152,6 +171,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     HttpAnswer answer{.status = static_cast<int>(message.result_int()),
                       .content_type = std::string(message[http::field::content_type]),
                       .body = std::move(parser_->get().body())};
+    // Messages quote it.
+    if (!answer.ok()) answer.body = hide_values(std::move(answer.body), secrets_of(call_.to, call_.request));
     const bool keep = message.keep_alive() && !call_.request.once;
     over_ = true;
     deadline_.cancel();

@@ -64,7 +64,8 @@ struct HttpRequest {
 
 struct HttpAnswer {
   int status = 0;
-  std::string content_type, body;
+  std::string content_type;
+  std::string body;  // unless ok(): with *** for each secret that the request had
   bool ok() const { return status >= 200 && status < 300; }
 };
 

@@ -158,6 +158,23 @@ TEST(Remote, WhatWillNotPassIsUnknownAtOnce) {
   }
 }
 
+TEST(Remote, AServiceThatRepeatsASecretShowsItInNoFailure) {
+  Service service([](const server::HttpRequest& request, int) {
+    return server::HttpResponse{.status = 403,
+                                .body = std::string(request.header("authorization")) + " of " + request.query};
+  });
+  const auto failure = [&](const char* user, const char* path, const char* key) {
+    HttpRewardOptions options = service.options(path);
+    options.address.user = user;
+    options.api_key = key;
+    RemoteReward reward(options, "");
+    return grade_all(reward, {sample("a")}, 1)[0].failure;
+  };
+  EXPECT_NE(failure("", "/", "hunter2").find("answered 403: Bearer *** of"), std::string::npos);
+  EXPECT_NE(failure("u:hunter2", "/", "").find("answered 403: Basic *** of"), std::string::npos);
+  EXPECT_NE(failure("", "/?api_key=hunter2&n=1", "").find("of api_key=***&n=1"), std::string::npos);
+}
+
 TEST(Remote, ADeadServiceIsUnknownWhenTheTimeIsUp) {
   Service service([](const server::HttpRequest&, int) { return server::HttpResponse{}; });
   const auto options = service.options("/", 700ms);
