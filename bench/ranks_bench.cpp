@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
+#include <optional>
 
 #include "core/gpu.h"
 #include "core/hmac.h"
@@ -23,6 +23,7 @@
 #include "parallel/nccl/nccl_library.h"
 #include "parallel/tcp/socket.h"
 #include "parallel/tree_sum.h"
+#include "parallel/visible_gpu.h"
 
 namespace lockstep {
 namespace {
@@ -137,19 +138,13 @@ void measure(std::unique_ptr<Group> group, const Options& options) {
   if (group->rank() == 0) std::printf("%s\n", json_text(result).c_str());
 }
 
-// The GPU of this number, of those that CUDA_VISIBLE_DEVICES names.
-std::string gpu_of(int rank) {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::istringstream names(visible ? visible : "");
-  std::string name = std::to_string(rank);
-  for (int i = 0; visible && i <= rank; ++i) std::getline(names, name, ',');
-  return name;
-}
-
 int rank_process(const Launch& launch, const Secret& secret, const Options& options) {
   try {
     if (options.cuda) {
-      ::setenv("CUDA_VISIBLE_DEVICES", gpu_of(launch.rank).c_str(), 1);
+      constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+      const char* const visible = std::getenv(kVisible);
+      if (const auto mine = visible_gpu(launch, 1, visible ? std::optional<std::string>(visible) : std::nullopt))
+        ::setenv(kVisible, mine->c_str(), 1);
       ::setenv("NCCL_NVLS_ENABLE", "0", 0);
     }
     measure(connect({.launch = launch,
@@ -170,13 +165,14 @@ int rank_process(const Launch& launch, const Secret& secret, const Options& opti
 
 int run(const Options& options) {
   tcp::Socket listener = tcp::listen_on("127.0.0.1", 0);
-  Launch launch{.size = options.ranks, .port = tcp::port_of(listener)};
+  Launch launch{.size = options.ranks, .local_size = options.ranks, .port = tcp::port_of(listener)};
   Secret secret;
   fill_random(secret);
   std::vector<pid_t> children;
   for (launch.rank = 0; launch.rank < options.ranks; ++launch.rank) {
     const pid_t child = ::fork();
     if (child == 0) {
+      launch.local_rank = launch.rank;
       if (launch.rank == 0) launch.listen_fd = ::dup(listener.fd());
       listener.close();
       std::_Exit(rank_process(launch, secret, options));

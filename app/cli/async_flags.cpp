@@ -113,7 +113,7 @@ std::vector<Flag> async_flags(recipes::RlOptions& o) {
   recipes::AsyncOptions& async = o.async;
   return {
       {"--max-staleness", "K", number(o.staleness.max_staleness, 0, kMaxAhead),
-       "rollout r is sampled with the adapter of rollout r - K, while training goes on (0: in turn)"},
+       "rollout r is sampled with the adapter of rollout r - K, ahead of training (0: in turn)"},
       {"--update-weights-interval", "N", number(o.staleness.update_interval, 1, kMaxAhead),
        "sample with the adapter of every Nth rollout only"},
       {"--fully-async", "", toggle(async.on),
@@ -132,8 +132,6 @@ std::vector<Flag> async_flags(recipes::RlOptions& o) {
        choice(
            "group", "group", [](const std::string&) {}, "sample"),
        "the samples of a prompt are begun together"},
-      {"--sampling-multiprocessors", "N", number(o.sampling_multiprocessors, 0, 1024),
-       "of a GPU: training's matmuls and attention fill N fewer, where sampling goes on meanwhile (0)"},
       {"--partial-rollout", "", toggle(o.partial.on), "long samples are drawn over several rollouts"},
       {"--partial-rollout-tokens", "N", number(o.partial.tokens, 1, 10'000'000),
        "tokens of a sample in one of them (half of --rollout-max-response-len)"},

@@ -31,7 +31,7 @@ bool is_teacher_function(const std::string& path, std::string_view name) {
 void read_urls(const DistillationForm& form, recipes::RlOptions& o) {
   for (const std::string& text : form.teacher_urls) {
     size_t equals = text.find('=');
-    if (text.find("://") < equals) equals = std::string::npos;  // of the URL's query
+    if (text.find_first_of(":/?") < equals) equals = std::string::npos;  // of the URL's query
     recipes::TeacherServer server;
     if (equals != std::string::npos) server.name = text.substr(0, equals);
     server.url = equals == std::string::npos ? text : text.substr(equals + 1);

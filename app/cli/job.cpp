@@ -11,6 +11,7 @@
 #include "commands/commands.h"
 #include "commands/launch/launch.h"
 #include "core/error.h"
+#include "parallel/visible_gpu.h"
 
 namespace lockstep::cli {
 
@@ -18,18 +19,8 @@ namespace {
 
 constexpr int kRestarts = 3;  // as AReaL's default
 
-std::vector<std::string> split_commas(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (const char c : text)
-    if (c == ',')
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  return parts;
-}
-
 void choose_gpu(const parallel::Launch& launch, int64_t ranks_per_gpu, const Variables& variables) {
-  if (const auto mine = visible_gpu(launch, ranks_per_gpu, variables("CUDA_VISIBLE_DEVICES")))
+  if (const auto mine = parallel::visible_gpu(launch, ranks_per_gpu, variables("CUDA_VISIBLE_DEVICES")))
     ::setenv("CUDA_VISIBLE_DEVICES", mine->c_str(), 1);
   // Multicast in the switch gains nothing for bytes that are only moved, and a rank that cannot set it up may hang.
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
@@ -46,20 +37,6 @@ parallel::Secret secret_of(const Launched& launched, const recipes::RankOptions&
 }
 
 }  // namespace
-
-std::optional<std::string> visible_gpu(const parallel::Launch& launch, int64_t ranks_per_gpu,
-                                       const std::optional<std::string>& visible) {
-  const auto index = static_cast<size_t>(launch.local_rank / ranks_per_gpu);
-  if (!visible) return std::to_string(index);
-  const std::vector<std::string> given = split_commas(*visible);
-  if (given.size() == 1) return std::nullopt;
-  if (index < given.size()) return given[index];
-  throw ConfigError({.what = "there are more ranks on this host than GPUs that they may use",
-                     .where = "CUDA_VISIBLE_DEVICES=" + *visible,
-                     .got = fmt::format("{} ranks", launch.local_size),
-                     .wanted = fmt::format("at most {}", given.size() * static_cast<size_t>(ranks_per_gpu)),
-                     .attempt = "fewer ranks, more GPUs, or --ranks-per-gpu"});
-}
 
 void become_rank(const Launched& launched, recipes::BaseOptions& base, recipes::TrainingOptions& training,
                  const Console& console, std::ostream& nowhere, recipes::Control& control) {

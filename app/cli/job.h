@@ -22,9 +22,4 @@ void become_rank(const Launched& launched, recipes::BaseOptions& base, recipes::
 int start_ranks(const recipes::Layout& layout, const recipes::RankOptions& options, const Values& words,
                 const Console& console);
 
-// The value of CUDA_VISIBLE_DEVICES for a rank: the GPU of its number on its host, among those that the variable names
-// now. Nothing: the launcher has given each rank a GPU of its own, or all have the same one. ConfigError: too few.
-std::optional<std::string> visible_gpu(const parallel::Launch& launch, int64_t ranks_per_gpu,
-                                       const std::optional<std::string>& visible);
-
 }  // namespace lockstep::cli

@@ -100,12 +100,11 @@ void refuse_with_servers(const RolloutEngineForm& form, Classified& given) {
   // Scripts of other systems have one of them, whoever generates.
   for (const char* name : {"--colocate", "--rollout-num-gpus"})
     if (given.given(name) != nullptr) given.notes.push_back(fmt::format("{}: not used; servers generate", name));
-  for (const char* name : {"--kv-cache-bytes", "--sampling-multiprocessors"})
-    if (given.given(name) != nullptr)
-      throw ConfigError({.what = "this is a setting of the engine of this process, and servers generate",
-                         .where = name,
-                         .got = "--rollout-engine " + form.engine,
-                         .attempt = "drop it, or give the servers their own"});
+  if (given.given("--kv-cache-bytes") != nullptr)
+    throw ConfigError({.what = "this is a setting of the engine of this process, and servers generate",
+                       .where = "--kv-cache-bytes",
+                       .got = "--rollout-engine " + form.engine,
+                       .attempt = "drop it, or give the servers their own"});
 }
 
 // Flags of other systems that mean one of ours.

@@ -5,8 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "recipes/rollouts_together.h"
-
 namespace lockstep::cli {
 
 namespace {
@@ -30,8 +28,6 @@ std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given
   const auto loss = [&](PolicyObjective objective) { return o.loss.objective == objective; };
   const bool has_reference = o.use_kl_loss || o.kl_reward_coef != 0;
   const bool has_gate = o.need_spread || o.on_reward_failure == rl::RewardFailure::drop_group;
-  // Training and sampling at the same time.
-  const bool beside = o.async.on || (!o.staleness.is_synchronous() && !recipes::sampled_together(o));
   // --debug-train-only says itself that nothing is evaluated.
   const bool evaluates = o.debug.train_only || (o.eval_interval > 0 && !o.eval_sets.empty());
   const auto is_given = [&](std::string_view flag) { return given.given(flag) != nullptr; };
@@ -77,9 +73,6 @@ std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given
        "--use-opd",
        {"--opd-type", "--opd-kl-coef", "--opd-teacher-key", "--opd-teacher-model", "--distillation-loss-max-clamp",
         "--distillation-log-prob-min-clamp", "--distillation-tail-mass-eps"}},
-      {beside,
-       "--fully-async, or --max-staleness with gates or more prompts than are trained on",
-       {"--sampling-multiprocessors"}},
   };
 }
 

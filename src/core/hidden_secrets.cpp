@@ -72,4 +72,14 @@ std::string hide_secrets(const std::string& text) {
   return shown;
 }
 
+std::string hide_values(std::string text, const std::vector<std::string>& secrets) {
+  constexpr size_t kLeast = 4;
+  const std::string_view hidden = kHiddenSecret;
+  for (const std::string& secret : secrets)
+    for (size_t at = 0; secret.size() >= kLeast && (at = text.find(secret, at)) != std::string::npos;
+         at += hidden.size())
+      text.replace(at, secret.size(), hidden);
+  return text;
+}
+
 }  // namespace lockstep

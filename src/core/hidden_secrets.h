@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -16,5 +17,9 @@ bool names_a_secret(std::string_view name);
 // names_a_secret (`--api-key X`, `API_KEY=X`, `?key=X`), and what stands before the host of a URL
 // (`http://user:password@host`).
 std::string hide_secrets(const std::string& text);
+
+// `text` with "***" for each of these values, as a server may repeat what it was sent. Values of fewer than four
+// characters stay: words have them.
+std::string hide_values(std::string text, const std::vector<std::string>& secrets);
 
 }  // namespace lockstep

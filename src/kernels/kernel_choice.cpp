@@ -15,12 +15,6 @@ bool chooses_by_time(const Stream& stream) {
   return stream.device() != Device::cpu;
 }
 
-void leave_multiprocessors(int count, Stream& stream) {
-  if (stream.device() == Device::cpu) return;
-  const auto leave = [&] { cuda::leave_multiprocessors(count, stream); };
-  stream.beside(leave, leave);
-}
-
 void imitate_least_gpu(bool on) {
   cuda::imitate_least_gpu(on);
 }

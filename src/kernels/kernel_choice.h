@@ -16,11 +16,6 @@ void choose_kernels(KernelChoice choice, Stream& stream);
 // Whether kernels are chosen by timing them, so that other work beside them could mislead the choice.
 bool chooses_by_time(const Stream& stream);
 
-// Of a GPU: from now on the large kernels of this stream leave `count` multiprocessors free for other streams, but keep
-// at least one. A kernel that takes them all until its end would keep every small kernel of another stream waiting,
-// whatever its priority. Changes the speed and never a bit. Nothing on the CPU.
-void leave_multiprocessors(int count, Stream& stream);
-
 // For tests: from now on the process's streams use what every supported GPU has: mma.sync, 99 KB of shared memory. The
 // bits are the same.
 void imitate_least_gpu(bool on);

@@ -45,8 +45,13 @@ std::string Address::authority() const {
   return fmt::format("{}{}{}:{}", ipv6 ? "[" : "", host, ipv6 ? "]" : "", port);
 }
 
-std::string Address::text() const {
-  return hide_secrets(authority() + prefix);
+std::string Address::target(std::string_view path) const {
+  const char* const join = query.empty() ? "" : path.find('?') == path.npos ? "?" : "&";
+  return fmt::format("{}{}{}{}", prefix, path, join, query);
+}
+
+std::string Address::text(std::string_view path) const {
+  return hide_secrets(authority() + target(path));
 }
 
 void require_one_authorization(const Address& address, const std::string& api_key, const std::string& where) {
@@ -66,12 +71,16 @@ Address parse_address(std::string_view text, const std::string& where) {
   const bool has_scheme = rest.starts_with(kHttp);
   if (has_scheme) rest.remove_prefix(kHttp.size());
   Address address;
-  if (const size_t at = rest.substr(0, rest.find('/')).rfind('@'); at != rest.npos) {
+  if (const size_t at = rest.substr(0, rest.find_first_of("/?")).rfind('@'); at != rest.npos) {
     if (!has_scheme)
       refuse("***" + std::string(rest.substr(at)), where, "a user and a password need http:// before them",
              "http://USER:PASSWORD@HOST:PORT");
     address.user = user_of(rest.substr(0, at), where);
     rest.remove_prefix(at + 1);
+  }
+  if (const size_t question = rest.find('?'); question != rest.npos) {
+    address.query = rest.substr(question + 1);
+    rest = rest.substr(0, question);
   }
   if (const size_t slash = rest.find('/'); slash != rest.npos) {
     address.prefix = rest.substr(slash);

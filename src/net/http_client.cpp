@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "core/base64.h"
 #include "core/hidden_secrets.h"
@@ -43,6 +44,24 @@ std::string place_of(const Address& address) {
   return fmt::format("{}:{}", address.host, address.port);
 }
 
+// What a request carries that no message may show.
+std::vector<std::string> secrets_of(const Address& to, const HttpRequest& request) {
+  std::vector<std::string> secrets;
+  if (!to.user.empty()) secrets = {base64(to.user), to.user.substr(to.user.find(':') + 1)};
+  for (const auto& [name, value] : request.headers)
+    if (beast::iequals(name, "Authorization")) secrets.push_back(value.substr(value.rfind(' ') + 1));
+  const std::string target = to.target(request.path);
+  for (size_t at = target.find('?'); at != std::string::npos;) {
+    const size_t next = target.find('&', ++at);
+    const std::string field = target.substr(at, next - at);
+    const size_t equals = field.find('=');
+    if (equals != std::string::npos && names_a_secret(field.substr(0, equals)))
+      secrets.push_back(field.substr(equals + 1));
+    at = next;
+  }
+  return secrets;
+}
+
 }  // namespace
 
 // One request from its connection to the last byte of its answer. Lives on the client's thread.
@@ -64,7 +83,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
         deadline_(io) {}
 
   void start() {
-    message_ = {http::string_to_verb(call_.request.method), call_.to.prefix + call_.request.path, 11};
+    message_ = {http::string_to_verb(call_.request.method), call_.to.target(call_.request.path), 11};
     message_.set(http::field::host, call_.to.authority());
     if (!call_.to.user.empty()) message_.set(http::field::authorization, "Basic " + base64(call_.to.user));
     if (!call_.request.body.empty()) message_.set(http::field::content_type, call_.request.content_type);
@@ -152,6 +171,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     HttpAnswer answer{.status = static_cast<int>(message.result_int()),
                       .content_type = std::string(message[http::field::content_type]),
                       .body = std::move(parser_->get().body())};
+    // Messages quote it.
+    if (!answer.ok()) answer.body = hide_values(std::move(answer.body), secrets_of(call_.to, call_.request));
     const bool keep = message.keep_alive() && !call_.request.once;
     over_ = true;
     deadline_.cancel();
@@ -178,9 +199,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     over_ = true;
     deadline_.cancel();
     close();
-    done(std::make_exception_ptr(Unreachable({.what = "a server does not answer",
-                                              .where = hide_secrets(call_.to.text() + call_.request.path),
-                                              .got = why})));
+    done(std::make_exception_ptr(
+        Unreachable({.what = "a server does not answer", .where = call_.to.text(call_.request.path), .got = why})));
   }
 
   void done(HttpClient::Outcome outcome) {

@@ -31,15 +31,19 @@ struct Address {
   std::string host;
   int port = 80;
   std::string prefix = {};  // of every path: "/engine"; empty, as a rule
+  std::string query = {};   // of every path: "key=K"; empty, as a rule
   std::string user = {};    // "USER:PASSWORD", sent with every request as Basic authentication (RFC 7617); empty: none
 
   std::string authority() const;  // "HOST:PORT"
-  std::string text() const;       // "HOST:PORT/PREFIX" for messages: secrets in it are ***, and `user` is left out
+  // What a request for this path, which may have a query of its own, asks for: "/PREFIX/PATH?QUERY".
+  std::string target(std::string_view path) const;
+  // "HOST:PORT/PREFIX/PATH?QUERY" for messages: secrets in it are ***, and `user` is left out.
+  std::string text(std::string_view path = {}) const;
   bool operator==(const Address&) const = default;
 };
-// "HOST:PORT", "[::1]:PORT", "http://HOST:PORT/PREFIX", "http://USER:PASSWORD@HOST:PORT/PREFIX" (percent-encoded where
-// they have one of /:@%). ConfigError naming `where`, with secrets as ***; https is refused by name: the build links no
-// TLS, and a tunnel to the server gives it.
+// "HOST:PORT", "[::1]:PORT", "http://HOST:PORT/PREFIX?QUERY", "http://USER:PASSWORD@HOST:PORT/PREFIX" (percent-encoded
+// where they have one of /:@%). ConfigError naming `where`, with secrets as ***; https is refused by name: the build
+// links no TLS, and a tunnel to the server gives it.
 Address parse_address(std::string_view text, const std::string& where);
 // ConfigError naming `where`: a request has one Authorization, so an address with a user and a key contradict each
 // other.
@@ -60,7 +64,8 @@ struct HttpRequest {
 
 struct HttpAnswer {
   int status = 0;
-  std::string content_type, body;
+  std::string content_type;
+  std::string body;  // unless ok(): with *** for each secret that the request had
   bool ok() const { return status >= 200 && status < 300; }
 };
 

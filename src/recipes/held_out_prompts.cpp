@@ -91,6 +91,8 @@ void EvalRewards::deal(parallel::Group& group, const std::function<bool()>& inte
 
 rollout::SamplingParams eval_sampling(const RlOptions& options, const EvalSet& set) {
   rollout::SamplingParams sampling = options.eval_sampling;
+  // Nobody reads its log-probs; with those of training its rows share the steps of rollouts in flight, and the graphs.
+  sampling.logprob_temperature = options.sampling.temperature;
   set_if(sampling.temperature, set.temperature);
   set_if(sampling.top_p, set.top_p);
   set_if(sampling.top_k, set.top_k);

@@ -237,7 +237,6 @@ struct RlOptions {
   StalenessRule staleness;            // beyond synchronous: rollouts are sampled while earlier ones are trained on
   AsyncOptions async;                 // instead of a rule
   PartialOptions partial;             // in turn only
-  int sampling_multiprocessors = 0;   // of a GPU: that training does not fill beside sampling
   int64_t max_prompt_len = 0;         // 0: context - 1; longer prompts are dropped with a count
   rollout::SamplingParams sampling;   // of training; max_tokens bounds a response
   bool shuffle = false;

@@ -103,7 +103,6 @@ class RlRun {
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
     sampling_.order().keep_in(run_);
     versions_.emplace(staleness_, versions_in_samples(options), store_, run_);
-    if (beside_) kernels::leave_multiprocessors(options.sampling_multiprocessors, stream_);
     keep_pending_samples(run_, graded_);
     if (group_.size() == 1) return;
     require_rule();
@@ -160,6 +159,7 @@ class RlRun {
       evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
+      run_.interruptible([&] { source_->take_graded(); });
       run_.save_if_due();
       for (const auto& second : seconds_) second->save_if_due(rollout + 1, rollout + 1 == total_);
     }
@@ -318,8 +318,7 @@ class RlRun {
   void evaluate_if_due(int64_t rollouts) {
     if (!evaluation_.is_due(rollouts)) return;
     run_.interruptible([&] { source_->rest(); });
-    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_,
-                         staleness_.is_synchronous() && !options_.async.on);
+    evaluation_.evaluate(rollouts, sampler_, versions_->newest(), judge_, !ahead_);
   }
 
   const RlOptions& options_;

@@ -22,6 +22,9 @@ class RolloutSource {
   // Stops sampling in the background until next() is called, so that an evaluation can use the sampler. Cancelled when
   // interrupted.
   virtual void rest() {}
+  // Takes what has been graded meanwhile, so that a checkpoint holds it. Collective over ranks; Cancelled when
+  // interrupted.
+  virtual void take_graded() {}
   // The rollout was trained on: how many rows of the data it has read.
   virtual int64_t finish(const SampledRollout& sampled) = 0;
   // Sampling went on while the rollout before was trained on, so that the times of both overlap.

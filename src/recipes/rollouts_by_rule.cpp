@@ -55,7 +55,6 @@ SampledRollout RolloutsByRule::next(int64_t rollout) {
 }
 
 int64_t RolloutsByRule::finish(const SampledRollout& sampled) {
-  if (together_) together_->take_graded();
   return sampling_.order().finish(sampled.gates);
 }
 
@@ -70,6 +69,10 @@ SampledRollout RolloutsOfOneVersion::next(int64_t rollout) {
 void RolloutsByRule::rest() {
   if (together_) together_->rest(progress_.watch(run_.iteration(), "sampling"));
   if (ahead_) ahead_->wait_until_idle([&] { wait_for_samples(run_.iteration()); });
+}
+
+void RolloutsByRule::take_graded() {
+  if (together_) together_->take_graded();
 }
 
 void RolloutsByRule::wait_for_samples(int64_t rollout) {

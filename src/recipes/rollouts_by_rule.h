@@ -26,6 +26,7 @@ class RolloutsByRule final : public RolloutSource {
 
   SampledRollout next(int64_t rollout) override;
   void rest() override;
+  void take_graded() override;
   int64_t finish(const SampledRollout& sampled) override;
   bool overlaps() const override { return ahead_.has_value(); }
   OrderedJson metrics() const override { return sampling_.order().metrics(); }

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "parallel/group.h"
-
 namespace lockstep::recipes {
 
 bool sampled_together(const RlOptions& options) {
@@ -45,8 +43,7 @@ SampledRollout RolloutsTogether::take(const rl::Watch& watch) {
 }
 
 void RolloutsTogether::take_graded() {
-  rl::RlParts& parts = sampling_.parts();
-  if (parts.group == nullptr || parts.group->size() == 1) rl::rl_take_graded(parts, pending_);
+  rl::rl_take_graded(sampling_.parts(), pending_);
 }
 
 void RolloutsTogether::rest(const rl::Watch& watch) {

@@ -30,8 +30,7 @@ class RolloutsTogether {
   // The oldest rollout that was begun and not taken; the others go on meanwhile. What rl::rl_collect throws: nothing is
   // in flight then, and rollouts begin again with this one.
   SampledRollout take(const rl::Watch& watch);
-  // Takes what has been graded while nobody waited, so that a checkpoint holds it. Over ranks nothing: they would have
-  // to meet, and an interrupt that one hears there would undo the iteration that has just been trained.
+  // Takes what has been graded while nobody waited. Over ranks they meet: Cancelled on all once one was asked to stop.
   void take_graded();
   // Waits until nothing is being graded, so that others may use sampler and reward before the next call.
   void rest(const rl::Watch& watch);

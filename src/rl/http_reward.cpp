@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/hidden_secrets.h"
 #include "rl/http_retry.h"
 #include "rl/score_json.h"
 
@@ -25,7 +24,13 @@ std::string text_of(const std::exception_ptr& error) {
 
 HttpReward::HttpReward(HttpRewardOptions options) : options_(std::move(options)), client_(options_.max_in_flight) {}
 
+HttpReward::~HttpReward() {
+  const std::lock_guard lock(mutex_);
+  waiting_.clear();  // nothing is sent any more
+}
+
 Reward::Ticket HttpReward::submit(std::vector<RewardSample> samples) {
+  const std::lock_guard lock(mutex_);
   const Ticket ticket = next_ticket_++;
   open_[ticket] = {.scores = std::vector<Score>(samples.size()), .missing = samples.size()};
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -50,15 +55,16 @@ Reward::Ticket HttpReward::submit(std::vector<RewardSample> samples) {
 }
 
 std::vector<Reward::Graded> HttpReward::poll(Deadline deadline) {
+  std::unique_lock lock(mutex_);
   for (;;) {
     pump();
     if (!graded_.empty() || open_.empty() || Clock::now() >= deadline) return std::exchange(graded_, {});
-    std::unique_lock lock(mutex_);
     changed_.wait_until(lock, std::min(deadline, next_due()), [&] { return !arrived_.empty(); });
   }
 }
 
 void HttpReward::cancel(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
   open_.erase(ticket);
   std::erase_if(graded_, [ticket](const Graded& graded) { return graded.ticket == ticket; });
   std::erase_if(questions_, [ticket](const auto& entry) { return entry.second.ticket == ticket; });
@@ -71,12 +77,11 @@ void HttpReward::cancel(Ticket ticket) {
 }
 
 void HttpReward::pump() {
-  std::vector<Arrived> arrived;
-  {
-    const std::lock_guard lock(mutex_);
-    arrived.swap(arrived_);
-  }
-  for (Arrived& one : arrived) take(std::move(one));
+  for (Arrived& one : std::exchange(arrived_, {})) take(std::move(one));
+  send_due();
+}
+
+void HttpReward::send_due() {
   const Clock::time_point now = Clock::now();
   for (size_t left = waiting_.size(); left > 0 && sent_.size() < options_.max_in_flight; --left) {
     Job job = std::move(waiting_.front());
@@ -101,26 +106,30 @@ void HttpReward::send(Job job) {
   if (!options_.api_key.empty()) request.headers.emplace_back("Authorization", "Bearer " + options_.api_key);
   const uint64_t number = next_sent_++;
   const net::HttpClient::Id id =
-      client_.send(options_.address, std::move(request), [this, number](net::HttpClient::Outcome outcome) {
-        const std::lock_guard lock(mutex_);
-        arrived_.push_back({.sent = number, .outcome = std::move(outcome), .at = Clock::now()});
-        changed_.notify_all();
-      });
+      client_.send(options_.address, std::move(request),
+                   [this, number](net::HttpClient::Outcome outcome) { arrive(number, std::move(outcome)); });
   sent_[number] = {.job = std::move(job), .id = id};
 }
 
-void HttpReward::take(Arrived arrived) {
-  const auto found = sent_.find(arrived.sent);
+void HttpReward::arrive(uint64_t sent, net::HttpClient::Outcome outcome) {
+  const std::lock_guard lock(mutex_);
+  const auto found = sent_.find(sent);
   if (found == sent_.end()) return;
-  Job job = std::move(found->second.job);
+  arrived_.push_back({.job = std::move(found->second.job), .outcome = std::move(outcome), .at = Clock::now()});
   sent_.erase(found);
+  send_due();
+  changed_.notify_all();
+}
+
+void HttpReward::take(Arrived arrived) {
+  Job job = std::move(arrived.job);
   if (!questions_.contains(job.question)) return;
   const auto* got = std::get_if<net::HttpAnswer>(&arrived.outcome);
   if (got == nullptr)
     return try_again(std::move(job), text_of(std::get<std::exception_ptr>(arrived.outcome)), arrived.at);
   if (got->ok()) return answer(job, got->body);
-  const std::string failure = fmt::format("{} answered {}: {}", hide_secrets(options_.address.text() + options_.path),
-                                          got->status, excerpt(got->body));
+  const std::string failure =
+      fmt::format("{} answered {}: {}", options_.address.text(options_.path), got->status, excerpt(got->body));
   if (may_pass(got->status)) return try_again(std::move(job), failure, arrived.at);
   finish(job.question, Score::unknown(failure));
 }

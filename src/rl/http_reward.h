@@ -23,12 +23,13 @@ struct HttpRewardOptions {
 };
 
 // Asks for each sample. No answer, and the statuses 408, 429 and 5xx, are tried again after 0.1, 0.2, 0.4 ... 5 seconds
-// until the time is up; any other status leaves the sample unknown at once. Everything but the client's own work
-// happens in calls of submit and poll: a question that becomes due while nobody calls, as during training, is asked
-// again at the next call, and what it waited for that does not count as its time.
+// until the time is up; any other status leaves the sample unknown at once. While nobody calls, as during training,
+// each answer makes room for the next question. A question that has failed meanwhile is asked again at the next call,
+// and what it waited for that does not count as its time.
 class HttpReward : public Reward {
  public:
   explicit HttpReward(HttpRewardOptions options);
+  ~HttpReward() override;
 
   Ticket submit(std::vector<RewardSample> samples) override;
   std::vector<Graded> poll(Deadline deadline) override;
@@ -64,13 +65,15 @@ class HttpReward : public Reward {
     net::HttpClient::Id id = 0;
   };
   struct Arrived {
-    uint64_t sent = 0;
+    Job job;
     net::HttpClient::Outcome outcome;
     Clock::time_point at;
   };
 
-  void pump();  // takes what came, sends what is due
+  void pump();                                                   // takes what came, sends what is due
+  void arrive(uint64_t sent, net::HttpClient::Outcome outcome);  // on the client's thread
   void take(Arrived arrived);
+  void send_due();
   void send(Job job);
   void try_again(Job job, const std::string& failure, Clock::time_point failed_at);
   void answer(const Job& job, std::string body);
@@ -78,18 +81,17 @@ class HttpReward : public Reward {
   Clock::time_point next_due() const;
 
   const HttpRewardOptions options_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
   std::map<Ticket, Open> open_;
   std::map<uint64_t, Question> questions_;
   std::deque<Job> waiting_;
-  std::map<uint64_t, Sent> sent_;
+  std::map<uint64_t, Sent> sent_;  // without an answer
+  std::vector<Arrived> arrived_;
   std::vector<Graded> graded_;
   Ticket next_ticket_ = 0;
   uint64_t next_question_ = 0, next_sent_ = 0;
-
-  std::mutex mutex_;  // of what the client's thread hands over
-  std::condition_variable changed_;
-  std::vector<Arrived> arrived_;
-  net::HttpClient client_;  // ends first
+  net::HttpClient client_;  // ends first: its thread uses the others
 };
 
 }  // namespace lockstep::rl

@@ -101,7 +101,7 @@ class Questions {
   void take(uint64_t number, net::HttpClient::Outcome outcome) {
     const Job job = sent_.at(number).first;
     sent_.erase(number);
-    const std::string where = options_.address.text() + path_;
+    const std::string where = options_.address.text(path_);
     const auto* answer = std::get_if<net::HttpAnswer>(&outcome);
     if (answer != nullptr && answer->ok()) {
       answers_[job.datum] = read_answer(dialect_, answer->body, of(job.datum), where);
@@ -168,7 +168,7 @@ HttpTeacher::HttpTeacher(HttpTeacherOptions options, float temperature)
 }
 
 std::string HttpTeacher::first_model() {
-  const std::string where = options_.address.text() + "/v1/models";
+  const std::string where = options_.address.text("/v1/models");
   const net::HttpAnswer answer = client_.ask(options_.address, {.path = "/v1/models"});
   const Json models = answer.ok() ? parse_json(answer.body, where) : Json();
   if (!models.is_object() || !models.contains("data") || !models["data"].is_array() || models["data"].empty() ||

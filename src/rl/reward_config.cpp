@@ -26,11 +26,13 @@ HttpRewardOptions http_options(const RewardConfig& spec, const std::string& defa
         {.what = "a reward that a service gives needs its URL", .where = kField, .wanted = "http://HOST:PORT/PATH"});
   const size_t scheme = spec.url.find("://");
   const size_t host = scheme == std::string::npos ? 0 : scheme + 3;
-  const size_t slash = std::min(spec.url.find('/', host), spec.url.size());
-  HttpRewardOptions options{.address = net::parse_address(spec.url.substr(0, slash), kField),
-                            .path = slash == spec.url.size() ? "/" : spec.url.substr(slash),
-                            .api_key = spec.api_key,
-                            .timeout = spec.timeout};
+  const size_t slash = std::min(spec.url.find_first_of("/?", host), spec.url.size());
+  const bool has_path = slash < spec.url.size() && spec.url[slash] == '/';
+  HttpRewardOptions options{
+      .address = net::parse_address(spec.url.substr(0, has_path ? slash : spec.url.size()), kField),
+      .path = has_path ? spec.url.substr(slash) : "/",
+      .api_key = spec.api_key,
+      .timeout = spec.timeout};
   if (options.path == "/") options.path = default_path;
   net::require_one_authorization(options.address, spec.api_key, kField);
   return options;

@@ -8,8 +8,8 @@
 #include "app/arguments.h"
 #include "app/launch_flags.h"
 #include "cli/command_line.h"
-#include "cli/job.h"
 #include "core/gpu.h"
+#include "parallel/visible_gpu.h"
 
 namespace lockstep::cli {
 namespace {
@@ -127,7 +127,8 @@ TEST(Layouts, WhatThisHostLacksIsRefusedWithAWayOut) {
 
 TEST(Layouts, EachRankSeesItsOwnGpu) {
   const auto gpu = [](int local_rank, int per_gpu, std::optional<std::string> visible) {
-    return visible_gpu({.rank = local_rank, .size = 4, .local_rank = local_rank, .local_size = 4}, per_gpu, visible);
+    return parallel::visible_gpu({.rank = local_rank, .size = 4, .local_rank = local_rank, .local_size = 4}, per_gpu,
+                                 visible);
   };
   EXPECT_EQ(gpu(3, 1, {}), "3");
   EXPECT_EQ(gpu(3, 2, {}), "1");

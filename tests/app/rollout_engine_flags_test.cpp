@@ -46,8 +46,7 @@ TEST(RolloutEngineFlags, OfServersAreRefusedWithoutThem) {
 }
 
 TEST(RolloutEngineFlags, OfTheLocalEngineAreRefusedWithServers) {
-  for (const char* flag : {"--kv-cache-bytes 1000000", "--sampling-multiprocessors 4"})
-    refused("vllm " + std::string(flag) + kRunning, {"a setting of the engine of this process", "drop it"});
+  refused("vllm --kv-cache-bytes 1000000" + kRunning, {"a setting of the engine of this process", "drop it"});
   for (const char* flag : {"--colocate", "--rollout-num-gpus"})
     EXPECT_TRUE(noted("vllm " + std::string(flag) + (flag[2] == 'r' ? " 1" : "") + kRunning,
                       std::string(flag) + ": not used; servers generate"));

@@ -529,7 +529,6 @@ TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
       {"--opd-kl-coef 2", " --use-opd --opd-teacher-load T"},
       {"--opd-type megatron", " --use-opd --opd-teacher-load T"},
       {"--distillation-loss-max-clamp 8", kFlowing},
-      {"--sampling-multiprocessors 2", " --max-staleness 1 --on-reward-failure drop-group"},
       {"--tis-clip 3", " --use-tis"},
       {"--importance-sampling-clip-max 3", " --importance-sampling-mode token_mask"},
       {"--rollout-is-threshold 3", " --rollout-is token"},
@@ -566,6 +565,13 @@ TEST(Train, TeachersBehindHttp) {
   EXPECT_TRUE(two.teacher_per_position);
   rejects("--use-opd --opd-teacher-urls 127.0.0.1:9 --opd-log-prob-top-k 4", {"likeliest tokens only", "only-student"});
   rejects("--use-opd --opd-teacher-urls a:1 b:2", {"teacher is named twice"});
+  // SGLang's dialect, with a query that is no name.
+  for (const std::string scheme : {"", "http://"}) {
+    const auto keyed = train("--use-opd --opd-log-prob-top-k 4 --opd-teacher-urls " + scheme + "a:1/generate?key=K");
+    ASSERT_EQ(keyed.teacher_servers.size(), 1u);
+    EXPECT_EQ(keyed.teacher_servers[0].name, "");
+    EXPECT_EQ(keyed.teacher_servers[0].url, scheme + "a:1/generate?key=K");
+  }
   rejects("--use-opd --opd-teacher-urls a=h:1 h:2", {"several teachers need names"});
   rejects("--use-opd --opd-teacher-urls h:1 --opd-teacher-load T", {"directory or a server"});
   rejects("--use-opd --opd-teacher-urls h:1 --rollout-temperature 0.7", {"temperature 1"});

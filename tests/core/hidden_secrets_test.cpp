@@ -28,5 +28,11 @@ TEST(HiddenSecrets, OtherTextsStayAsTheyAre) {
     EXPECT_EQ(hide_secrets(text), text);
 }
 
+TEST(HiddenSecrets, AreToldByTheirValues) {
+  EXPECT_EQ(hide_values("hunter2 and hunter2", {"hunter2"}), "*** and ***");
+  EXPECT_EQ(hide_values("no \"Bearer k-1234\", no dTpwdw==", {"k-1234", "dTpwdw=="}), "no \"Bearer ***\", no ***");
+  EXPECT_EQ(hide_values("a key", {"", "key", "other"}), "a key");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -22,8 +22,20 @@ TEST(Addresses, AreReadAsTheyAreWritten) {
             (Address{.host = "::1", .port = 8000, .prefix = "/engine"}));
   EXPECT_EQ(parse_address("http://[::1]:8000/engine/", "x").authority(), "[::1]:8000");
   EXPECT_EQ(parse_address("http://[::1]:8000/engine/", "x").text(), "[::1]:8000/engine");
+  EXPECT_EQ(parse_address("http://h:80/engine/?a=1/2&b=x@y", "x"),
+            (Address{.host = "h", .port = 80, .prefix = "/engine", .query = "a=1/2&b=x@y"}));
+  EXPECT_EQ(parse_address("h:80?a=1/2@c", "x"), (Address{.host = "h", .port = 80, .query = "a=1/2@c"}));
   for (const char* text : {"h", ":80", "h:0", "h:65536", "h:80x", "h :80", "https://h:80"})
     EXPECT_NE(refused(text).find("--rm-url"), std::string::npos) << text;
+}
+
+TEST(Addresses, HaveAQueryBehindEachPath) {
+  const Address address = parse_address("http://h:80/engine?key=hunter2&n=1", "x");
+  EXPECT_EQ(address.target("/v1/models"), "/engine/v1/models?key=hunter2&n=1");
+  EXPECT_EQ(address.target("/x?y=2"), "/engine/x?y=2&key=hunter2&n=1");
+  EXPECT_EQ(address.target(""), "/engine?key=hunter2&n=1");
+  EXPECT_EQ(address.text("/v1/models"), "h:80/engine/v1/models?key=***&n=1");
+  EXPECT_EQ(parse_address("h:80", "x").target("/v1/models"), "/v1/models");
 }
 
 TEST(Addresses, HaveAUserAndAPassword) {

@@ -65,6 +65,18 @@ TEST_F(HeldOutSets, EachIsSampledAndGradedByItself) {
   EXPECT_EQ(other[1], sampled);
 }
 
+// So that an evaluation and rollouts in flight share the steps of the engine, and on a GPU its graphs.
+TEST(EvalSampling, ItsLogProbsAreAtTheTemperatureOfTraining) {
+  RlOptions o;
+  o.sampling.temperature = 0.7f;
+  o.eval_sampling.temperature = 1;
+  EXPECT_EQ(eval_sampling(o, {}).logprob_temperature, 0.7f);
+  EXPECT_EQ(eval_sampling(o, {}).temperature, 1);
+  const rollout::SamplingParams greedy = eval_sampling(o, {.temperature = 0.0f});
+  EXPECT_EQ(greedy.temperature, 0);
+  EXPECT_EQ(greedy.logprob_temperature, 0.7f);
+}
+
 TEST_F(HeldOutSets, TheNamedSetSaysWhichCheckpointIsBest) {
   RlOptions o = options("best");
   o.num_rollout = 4;

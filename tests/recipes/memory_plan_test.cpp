@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lora/adapter_stack.h"
 #include "support/temp_directory.h"
 #include "train/gradient_lanes.h"
 #include "train/shared_prompts.h"
@@ -111,6 +112,39 @@ TEST_F(MemoryPlans, ACriticIsCounted) {
   EXPECT_EQ(both.activations, alone.activations);  // passes take turns
   EXPECT_LT(both.kv, alone.kv);
   EXPECT_EQ(both.without_kv() + both.kv, 139 * kGiB);
+}
+
+// Rows of several versions are decoded with copies of them side by side (lora::AdapterStack).
+TEST_F(MemoryPlans, VersionsThatSampleTogetherHaveStacks) {
+  const auto adapter_of = [&](const lora::AdapterLayout& layout, int64_t versions, bool engine, Device device) {
+    const BesideTrainer beside{.engine = engine ? std::optional(EnginePlan{}) : std::nullopt, .versions = versions};
+    return plan_memory(base_.config, layout, DType::bf16, {}, beside, device, 139 * kGiB).adapter;
+  };
+  const auto stacks_of = [&](const lora::AdapterLayout& layout, int64_t versions, Device device = Device::cuda) {
+    return adapter_of(layout, versions, true, device) - adapter_of(layout, versions, false, device);
+  };
+  const int64_t two = lora::AdapterStack::bytes(*layout_, 2), four = lora::AdapterStack::bytes(*layout_, 4);
+  EXPECT_GT(two, 0);
+  EXPECT_EQ(four, 2 * two);
+  EXPECT_EQ(stacks_of(*layout_, 2), 0) << "one samples, the other is being made";
+  EXPECT_EQ(stacks_of(*layout_, 3), two);
+  EXPECT_EQ(stacks_of(*layout_, 4), two + four);
+  EXPECT_EQ(stacks_of(*layout_, 9), two + four) << "8 times 16 ranks do not fit a stack";
+  EXPECT_EQ(stacks_of(*layout_, 4, Device::cpu), 0);
+  const auto of_rank = [&](int rank) {
+    return lora::resolve_layout({.rank = rank, .alpha = 32, .target_modules = {"all-linear"}},
+                                model::linear_modules(base_.config));
+  };
+  EXPECT_EQ(stacks_of(*of_rank(32), 5), lora::AdapterStack::bytes(*of_rank(32), 2));
+  EXPECT_EQ(stacks_of(*of_rank(64), 5), 0);
+}
+
+TEST_F(MemoryPlans, LogitsOfMoreThan256SequencesAreCounted) {
+  const auto reserve = [&](int64_t sequences) {
+    return plan(139 * kGiB, {}, EnginePlan{.max_sequences = sequences}).reserve;
+  };
+  EXPECT_EQ(reserve(64), reserve(256));
+  EXPECT_EQ(reserve(512) - reserve(256), 256 * base_.config.vocab_size * static_cast<int64_t>(sizeof(float)));
 }
 
 TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {

@@ -3,8 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <ostream>
+#include <streambuf>
 #include <thread>
+#include <utility>
 
+#include "core/memory.h"
 #include "core/stopwatch.h"
 #include "recipes/rollouts_together.h"
 #include "recipes/training_fixture.h"
@@ -205,6 +209,43 @@ TEST_P(Asynchronous, EvaluationsChangeNothing) {
   alone.num_rollout = 4;
   run_rl(alone, control_);
   EXPECT_EQ(adapter_bytes("evaluated", 4), adapter_bytes("alone", 4));
+}
+
+// Says with each line of a run how much memory it holds.
+class MemoryAtLines : public std::streambuf {
+ public:
+  std::vector<std::pair<std::string, int64_t>> lines;  // and bytes
+
+ private:
+  int_type overflow(int_type c) override {
+    if (c == '\n')
+      lines.emplace_back(std::exchange(line_, {}), live_bytes());
+    else
+      line_ += static_cast<char>(c);
+    return c;
+  }
+  std::string line_;
+};
+
+// Else they would be computed again.
+TEST_P(Asynchronous, EvaluationsKeepTheKeysOfRolloutsInFlight) {
+  RlOptions options = stale("run", 1);
+  options.num_rollout = 3;
+  options.eval_sets = {{.name = "held-out", .path = kArith + "/test.jsonl@[0:20]"}};
+  options.eval_interval = 1;
+  options.eval_sampling.max_tokens = 8;
+  MemoryAtLines memory;
+  std::ostream info(&memory);
+  control_.info = &info;
+  run_rl(options, control_);
+  int evaluations = 0;
+  for (size_t i = 1; i < memory.lines.size(); ++i) {
+    const auto& [line, bytes] = memory.lines[i];
+    if (!line.starts_with("eval held-out") || !memory.lines[i - 1].first.starts_with("rollout ")) continue;
+    EXPECT_GE(bytes, memory.lines[i - 1].second) << line;
+    ++evaluations;
+  }
+  EXPECT_EQ(evaluations, 3);
 }
 
 }  // namespace

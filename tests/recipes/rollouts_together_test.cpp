@@ -2,6 +2,7 @@
 #include "recipes/rollouts_together.h"
 
 #include "core/error.h"
+#include "recipes/rollout_engine.h"
 #include "rl/loop_world.h"
 
 namespace lockstep::recipes {
@@ -99,6 +100,9 @@ TEST(RolloutsTogether, AheadByTheRuleWithoutGatesInThisProcess) {
     options.staleness.max_staleness = 1;
     change(options);
     EXPECT_EQ(max_sequences(options), sampled_together(options) ? 512 : 256);
+    if (const auto plan = engine_plan(options)) {
+      EXPECT_EQ(plan->max_sequences, max_sequences(options));
+    }
     return sampled_together(options);
   };
   EXPECT_TRUE(holds([](RlOptions&) {}));

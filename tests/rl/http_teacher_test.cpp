@@ -24,12 +24,16 @@ class Teaching {
  public:
   using Answer = std::function<server::HttpResponse(const Json& body, int number)>;
 
-  explicit Teaching(Answer answer = {}) : answer_(std::move(answer)) { start(); }
+  // `query`: that every request must have.
+  explicit Teaching(Answer answer = {}, std::string query = {}) : answer_(std::move(answer)), query_(std::move(query)) {
+    start();
+  }
   ~Teaching() { stop(); }
   void start() {
     server_ = std::make_unique<server::HttpServer>(
         server::HttpOptions{.port = port_},
         [this](const server::HttpRequest& request, const std::shared_ptr<server::Responder>& reply) {
+          if (request.query != query_) return reply->send({.status = 401});
           if (request.path == "/v1/models") return reply->send({.body = R"({"data": [{"id": "big"}]})"});
           const Json body = Json::parse(request.body);
           const int number = ++count;
@@ -64,6 +68,7 @@ class Teaching {
 
  private:
   Answer answer_;
+  const std::string query_;
   int port_ = 0;
   std::unique_ptr<server::HttpServer> server_;
   std::thread thread_;
@@ -168,6 +173,27 @@ TEST(HttpTeacher, SpeaksSGLangsDialect) {
         EXPECT_EQ(answers[i].candidate_logprob[2 * t + 1], 0.0f);
       }
   }
+}
+
+// It stands behind the path of each request, and does not hide which dialect the path asks for.
+TEST(HttpTeacher, AnAddressMayHaveAQuery) {
+  Teaching server({}, "key=hunter2");
+  const auto at = [&](const char* path) {
+    return net::parse_address("http://" + server.address().authority() + path, "x");
+  };
+  HttpTeacher teacher({.address = at("/?key=hunter2")}, 1);
+  const std::vector<train::Datum> datums = batch();
+  EXPECT_EQ(teacher.logprobs(datums, {}).size(), datums.size());
+  expect_error<ConfigError>([&] { HttpTeacher({.address = at("")}, 1); }, {"401"});
+  Teaching refusing(
+      [](const Json& body, int) {
+        EXPECT_TRUE(body.contains("input_ids"));
+        return server::HttpResponse{.status = 400, .body = "no"};
+      },
+      "key=hunter2");
+  HttpTeacher generate(
+      {.address = net::parse_address("http://" + refusing.address().authority() + "/generate?key=hunter2", "x")}, 1);
+  expect_error<ConfigError>([&] { generate.logprobs(datums, {}); }, {"/generate?key=***", "400: no"});
 }
 
 TEST(NamedTeachers, EachRowHasItsOwn) {

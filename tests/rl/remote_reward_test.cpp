@@ -111,6 +111,36 @@ TEST(Remote, TimeInWhichNobodyPollsDoesNotCount) {
   EXPECT_EQ(service.count, 2);
 }
 
+TEST(Remote, AnswersMakeRoomForTheNextQuestionsWhileNobodyPolls) {
+  constexpr int kSamples = 30;
+  Service service([](const server::HttpRequest&, int) { return server::HttpResponse{.body = "0.5"}; });
+  HttpRewardOptions options = service.options("/");
+  options.max_in_flight = 4;
+  RemoteReward reward(options, "");
+  for (int i = 0; i < kSamples; ++i) reward.submit({sample("a")});
+  for (int i = 0; i < 2000 && service.count < kSamples; ++i) std::this_thread::sleep_for(5ms);
+  ASSERT_EQ(service.count, kSamples);
+  std::this_thread::sleep_for(50ms);  // the last answer is on its way
+  size_t graded = 0;
+  for (const Reward::Graded& one : reward.poll(std::chrono::steady_clock::now())) {
+    EXPECT_EQ(one.scores[0].value, 0.5f);
+    ++graded;
+  }
+  EXPECT_GE(graded, static_cast<size_t>(kSamples - 4));
+}
+
+// It sends nothing any more, although questions are waiting and answers come.
+TEST(Remote, MayEndWhileQuestionsWait) {
+  for (int i = 0; i < 20; ++i) {
+    Service service([](const server::HttpRequest&, int) { return server::HttpResponse{.body = "0.5"}; });
+    HttpRewardOptions options = service.options("/");
+    options.max_in_flight = 2;
+    RemoteReward reward(options, "");
+    for (int sent = 0; sent < 200; ++sent) reward.submit({sample("a")});
+    for (int waits = 0; waits < 2000 && service.count < 4 + i; ++waits) std::this_thread::sleep_for(1ms);
+  }
+}
+
 TEST(Remote, WhatWillNotPassIsUnknownAtOnce) {
   const std::vector<std::pair<server::HttpResponse, std::string>> cases = {
       {{.status = 404, .body = "not here"}, "answered 404: not here"},
@@ -126,6 +156,23 @@ TEST(Remote, WhatWillNotPassIsUnknownAtOnce) {
     EXPECT_NE(score.failure.find(why), std::string::npos) << score.failure;
     EXPECT_EQ(service.count, 1);
   }
+}
+
+TEST(Remote, AServiceThatRepeatsASecretShowsItInNoFailure) {
+  Service service([](const server::HttpRequest& request, int) {
+    return server::HttpResponse{.status = 403,
+                                .body = std::string(request.header("authorization")) + " of " + request.query};
+  });
+  const auto failure = [&](const char* user, const char* path, const char* key) {
+    HttpRewardOptions options = service.options(path);
+    options.address.user = user;
+    options.api_key = key;
+    RemoteReward reward(options, "");
+    return grade_all(reward, {sample("a")}, 1)[0].failure;
+  };
+  EXPECT_NE(failure("", "/", "hunter2").find("answered 403: Bearer *** of"), std::string::npos);
+  EXPECT_NE(failure("u:hunter2", "/", "").find("answered 403: Basic *** of"), std::string::npos);
+  EXPECT_NE(failure("", "/?api_key=hunter2&n=1", "").find("of api_key=***&n=1"), std::string::npos);
 }
 
 TEST(Remote, ADeadServiceIsUnknownWhenTheTimeIsUp) {

@@ -152,9 +152,6 @@ double sum_of_squares(ConstTensor, Stream&) {
 void choose_kernels(KernelChoice, Stream&) {
   refuse_without_cuda();
 }
-void leave_multiprocessors(int, Stream&) {
-  refuse_without_cuda();
-}
 void imitate_least_gpu(bool) {}
 void fill_uniform(Tensor, float, uint64_t, uint32_t, Stream&) {
   refuse_without_cuda();

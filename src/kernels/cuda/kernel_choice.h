@@ -8,7 +8,6 @@ namespace lockstep::kernels::cuda {
 
 // For the stream's current queue.
 void choose_kernels(KernelChoice choice, Stream& stream);
-void leave_multiprocessors(int count, Stream& stream);
 void imitate_least_gpu(bool on);
 
 }  // namespace lockstep::kernels::cuda

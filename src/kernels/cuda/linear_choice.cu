@@ -38,7 +38,6 @@ int64_t bucket_of(int64_t rows) {
 struct LinearChoices {
   std::map<Key, Choice> of;
   KernelChoice how = KernelChoice::fastest;
-  int32_t multiprocessors = 0;  // that the library's kernels may fill; 0: all
 };
 
 namespace {
@@ -49,17 +48,13 @@ struct Descriptors {
   cublasLtMatmulDescOpaque_t matmul;
   cublasLtMatrixLayoutOpaque_t w, x, c, y;
 
-  Descriptors(const Library& library, const Matmul& p) {
+  explicit Descriptors(const Matmul& p) {
     const cublasOperation_t op = p.transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
     const cudaDataType_t type = p.end.y_f32 ? CUDA_R_32F : CUDA_R_16BF;
     const int64_t y_stride = std::max(p.end.y_stride, p.outputs);
     const int64_t c_stride = p.end.residual ? std::max(p.end.residual_stride, p.outputs) : y_stride;
     cublasLtMatmulDescInit(&matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatmulDescSetAttribute(&matmul, CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op);
-    if (library.linear && library.linear->multiprocessors > 0) {
-      const int32_t count = library.linear->multiprocessors;
-      cublasLtMatmulDescSetAttribute(&matmul, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &count, sizeof count);
-    }
     layout(w, CUDA_R_16BF, p.w.cols, p.w.rows, p.w.stride);
     layout(x, CUDA_R_16BF, p.x.cols, p.x.rows, std::max(p.x.stride, p.x.cols));
     layout(c, type, p.outputs, p.x.rows, c_stride);
@@ -71,7 +66,7 @@ struct Descriptors {
 };
 
 bool run_library(const Library& library, const Matmul& p, const cublasLtMatmulAlgo_t& algo, cudaStream_t stream) {
-  Descriptors d(library, p);
+  Descriptors d(p);
   const float one = 1, beta = p.end.residual ? 1 : 0;
   const void* const c = p.end.residual ? p.end.residual : p.end.y;
   const cublasStatus_t status =
@@ -91,7 +86,7 @@ bool library_takes(const Matmul& p) {
 }
 
 void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Matmul& p, int most) {
-  Descriptors d(library, p);
+  Descriptors d(p);
   cublasLtMatmulPreferenceOpaque_t wanted;
   cublasLtMatmulPreferenceInit(&wanted);
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -197,16 +192,6 @@ bool try_linear(const Library& library, const Matmul& p, const Choice& choice, c
 
 void choose_kernels(KernelChoice choice, Stream& stream) {
   choices_of(library_of(stream)).how = choice;
-}
-
-void leave_multiprocessors(int count, Stream& stream) {
-  Library& library = library_of(stream);
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  library.multiprocessors = std::max(1, properties.multiProcessorCount - count);
-  LinearChoices& choices = choices_of(library);
-  choices.multiprocessors = count > 0 ? library.multiprocessors : 0;
-  choices.of.clear();  // they were timed with others
 }
 
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
