@@ -51,7 +51,8 @@ double milliseconds(const kernels::testing::Prepared& prepared, Stream& stream) 
 std::vector<OpCase> speed_cases(Device device) {
   if (device == Device::cpu) return kernels::testing::cpu_speed_cases();
   std::vector<OpCase> cases = kernels::testing::matmul_speed_cases();
-  for (auto more : {kernels::testing::attention_speed_cases(), kernels::testing::row_speed_cases()})
+  for (auto more : {kernels::testing::lora_speed_cases(), kernels::testing::attention_speed_cases(),
+                    kernels::testing::row_speed_cases()})
     cases.insert(cases.end(), more.begin(), more.end());
   return cases;
 }

@@ -128,6 +128,19 @@ int64_t lora_gradient_floats(std::span<const LoraPair> pairs) {
   return floats;
 }
 
+void lora_backward(const GradientPlan& plan, Tensor dh, ConstTensor x, ConstTensor h, ConstTensor dy,
+                   std::span<const LoraPair> pairs, Stream& stream) {
+  constexpr const char* kOp = "lora_backward";
+  require_pairs(pairs, kOp, stream);
+  require_input(x, pairs, kOp, stream);
+  require_inner(h, x.shape[0], pairs, kOp, stream);
+  require_inner(dh, x.shape[0], pairs, kOp, stream);
+  require_output(dy, pairs, kOp, stream);
+  if (stream.device() == Device::cuda) return cuda::lora_backward(plan, dh, x, h, dy, pairs, stream);
+  lora_expand_backward(dh, dy, pairs, stream);
+  lora_gradient(plan, x, h, dh, dy, pairs, stream);
+}
+
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream) {
   constexpr const char* kOp = "lora_gradient";

@@ -180,4 +180,8 @@ int64_t gradient_blocks(int64_t rows, Device device);
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream);
 
+// lora_expand_backward, then lora_gradient: the same bits, on a GPU with many rows by one pass over dy and one over x.
+void lora_backward(const GradientPlan& plan, Tensor dh, ConstTensor x, ConstTensor h, ConstTensor dy,
+                   std::span<const LoraPair> pairs, Stream& stream);
+
 }  // namespace lockstep::kernels

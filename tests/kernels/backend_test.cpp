@@ -13,7 +13,7 @@ namespace {
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> all = row_cases();
-  for (auto cases : {matmul_cases(), attention_cases(), output_cases()})
+  for (auto cases : {matmul_cases(), lora_cases(), attention_cases(), output_cases()})
     all.insert(all.end(), cases.begin(), cases.end());
   return all;
 }

@@ -1,34 +1,12 @@
 // On a GPU a row's bits do not depend on the batch, nor on the kernel that a batch of its size is given.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
+#include "kernels/cuda_bits.h"
 #include "kernels/linear.h"
-#include "kernels/lora.h"
-#include "kernels/op_case.h"
 #include "kernels/swiglu.h"
-#include "support/gpu_stream.h"
 
 namespace lockstep::kernels::testing {
 namespace {
-
-#define SKIP_WITHOUT_GPU() \
-  if (const std::string why = cuda_unusable(); !why.empty()) GTEST_SKIP() << "no GPU: " << why
-
-std::vector<std::byte> bytes_of(const ConstTensor& tensor, Stream& stream) {
-  std::vector<std::byte> bytes(static_cast<size_t>(tensor.elements() * dtype_bytes(tensor.dtype)));
-  download(bytes.data(), tensor.data, bytes.size(), stream);  // contiguous
-  return bytes;
-}
-
-// The first rows of `all` against `part`.
-void expect_same_rows(const std::vector<std::byte>& part, const std::vector<std::byte>& all, const std::string& what) {
-  ASSERT_LE(part.size(), all.size());
-  if (std::memcmp(part.data(), all.data(), part.size()) == 0) return;
-  size_t different = 0;
-  for (size_t i = 0; i + 1 < part.size(); i += 2) different += std::memcmp(&part[i], &all[i], 2) != 0;
-  ADD_FAILURE() << what << ": " << different << " of " << part.size() / 2 << " half-words differ";
-}
 
 // The rows from `begin` on.
 std::vector<std::byte> tail(const std::vector<std::byte>& all, size_t begin) {
@@ -148,27 +126,6 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LinearCuda, ::testing::ValuesIn(kShapes), [](co
 });
 
 // ---- LoRA ----
-
-struct Pairs {
-  std::vector<LoraPair> all;
-  int64_t in = 0, out = 0, rank = 0;
-};
-
-Pairs make_pairs(Workbench& bench, int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
-  Pairs pairs;
-  pairs.in = in;
-  for (const int64_t out : outs) {
-    LoraPair pair;
-    const auto seed = static_cast<uint64_t>(pairs.all.size());
-    pair.a = bench.factor_a(random_values(in * rank, 10 + seed, 0.05f), in, rank);
-    pair.b = bench.activations(random_values(rank * out, 20 + seed, 0.05f), {rank, out});
-    pair.out_begin = pairs.out;
-    pair.scale = 1.3f;
-    pairs.out += out, pairs.rank += rank;
-    pairs.all.push_back(pair);
-  }
-  return pairs;
-}
 
 // Matmuls with an adapter on a GPU, against the ops one after the other.
 struct Adapted {
@@ -358,75 +315,6 @@ TEST(LoraCuda, PairsTogetherEqualPairsAlone) {
       expect_same_rows(apply(bench, lora_expand_backward, one, dy, 16), columns(dh, pairs.rank, begin, 16),
                        "expand_backward");
     }
-  }
-}
-
-// The gradient of two samples is the same whether they come in one call or in two.
-TEST(LoraCuda, GradientsDoNotDependOnTheCall) {
-  SKIP_WITHOUT_GPU();
-  lockstep::testing::GpuStream stream;
-  Workbench bench(stream);
-  constexpr int64_t kRows = 900, kFirst = 410;
-  Pairs pairs = make_pairs(bench, 1024, 16, {2048, 1024});
-  int64_t floats = 0;
-  for (LoraPair& pair : pairs.all) {
-    pair.a_offset = floats;
-    pair.b_offset = floats += pairs.in * 16;
-    floats += 16 * pair.b[1];
-  }
-  const Tensor x = bench.activations(random_values(kRows * pairs.in, 5), {kRows, pairs.in});
-  const Tensor h = bench.activations(random_values(kRows * pairs.rank, 6), {kRows, pairs.rank});
-  const Tensor dh = bench.activations(random_values(kRows * pairs.rank, 7), {kRows, pairs.rank});
-  const Tensor dy = bench.activations(random_values(kRows * pairs.out, 8), {kRows, pairs.out});
-  const Tensor together = bench.f32(std::vector<float>(static_cast<size_t>(floats)), {floats});
-  const Tensor apart = bench.f32(std::vector<float>(static_cast<size_t>(floats)), {floats});
-  const auto add = [&](std::vector<GradientRows> rows, int64_t begin, int64_t end) {
-    const Arena::Scope scope(bench.arena);
-    const GradientPlan plan = plan_gradients(rows, lora_gradient_floats(pairs.all), bench.arena, stream);
-    lora_gradient(plan, x.rows(begin, end), h.rows(begin, end), dh.rows(begin, end), dy.rows(begin, end), pairs.all,
-                  stream);
-    stream.synchronize();
-  };
-  add({{0, kFirst, together.f32()}, {kFirst, kRows - kFirst, together.f32()}}, 0, kRows);
-  add({{0, kFirst, apart.f32()}}, 0, kFirst);
-  add({{0, kRows - kFirst, apart.f32()}}, kFirst, kRows);
-  expect_same_rows(bytes_of(apart, stream), bytes_of(together, stream), "gradient");
-}
-
-// Many lanes at once take another kernel than one: each lane's buffer has the same bits.
-TEST(LoraCuda, GradientsDoNotDependOnOtherLanes) {
-  SKIP_WITHOUT_GPU();
-  lockstep::testing::GpuStream stream;
-  Workbench bench(stream);
-  constexpr int64_t kRows = 1500;
-  constexpr int kLanes = 4;
-  const GradientRows parts[] = {{0, 300}, {300, 1}, {301, 511}, {815, 685}};
-  for (const int64_t rank : {int64_t{8}, int64_t{16}, int64_t{32}}) {
-    Pairs pairs = make_pairs(bench, 1024, rank, {1024, 512});
-    int64_t floats = 0;
-    for (LoraPair& pair : pairs.all) {
-      pair.a_offset = floats;
-      pair.b_offset = floats += pairs.in * rank;
-      floats += rank * pair.b[1];
-    }
-    const Tensor x = bench.activations(random_values(kRows * pairs.in, 5), {kRows, pairs.in});
-    const Tensor h = bench.activations(random_values(kRows * pairs.rank, 6), {kRows, pairs.rank});
-    const Tensor dh = bench.activations(random_values(kRows * pairs.rank, 7), {kRows, pairs.rank});
-    const Tensor dy = bench.activations(random_values(kRows * pairs.out, 8), {kRows, pairs.out});
-    const Tensor together = bench.f32(random_values(kLanes * floats, 9), {kLanes, floats});
-    const Tensor apart = bench.f32(random_values(kLanes * floats, 9), {kLanes, floats});
-    const auto add = [&](const std::vector<GradientRows>& rows) {
-      const Arena::Scope scope(bench.arena);
-      const GradientPlan plan = plan_gradients(rows, lora_gradient_floats(pairs.all), bench.arena, stream);
-      lora_gradient(plan, x, h, dh, dy, pairs.all, stream);
-      stream.synchronize();
-    };
-    const auto rows_of = [&](const Tensor& gradient, int lane) {
-      return GradientRows{parts[lane].row_begin, parts[lane].rows, gradient.row(lane)};
-    };
-    add({rows_of(together, 0), rows_of(together, 1), rows_of(together, 2), rows_of(together, 3)});
-    for (int lane = 0; lane < kLanes; ++lane) add({rows_of(apart, lane)});
-    expect_same_rows(bytes_of(apart, stream), bytes_of(together, stream), "rank " + std::to_string(rank));
   }
 }
 

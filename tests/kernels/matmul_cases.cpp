@@ -1,42 +1,17 @@
-// Matmuls: linear, LoRA, embedding. Inputs are bf16 numbers on both devices, so f32 results differ by the order
+// Matmuls: linear, embedding. Inputs are bf16 numbers on both devices, so f32 results differ by the order
 // of sums alone, and bf16 results by one rounding more.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/case_values.h"
 #include "kernels/linear.h"
 #include "kernels/lora.h"
-#include "kernels/op_case.h"
 #include "kernels/pack.h"
 
 namespace lockstep::kernels::testing {
 namespace {
-
-constexpr double kRounded = 1.0 / 128, kSummed = 2e-4;
-
-std::string shape_of(std::initializer_list<int64_t> dims) {
-  std::string text = " [";
-  for (const int64_t dim : dims) text += (text.back() == '[' ? "" : ", ") + std::to_string(dim);
-  return text + "]";
-}
-
-// The speed cases have hundreds of millions: they repeat after a prime number.
-std::vector<float> values(int64_t count, uint64_t seed, float scale = 1) {
-  constexpr int64_t kPeriod = 4194301;
-  std::vector<float> result = random_values(std::min(count, kPeriod), seed, scale);
-  result.reserve(static_cast<size_t>(count));
-  while (static_cast<int64_t>(result.size()) < count)
-    result.insert(result.end(), result.begin(),
-                  result.begin() + std::min(kPeriod, count - static_cast<int64_t>(result.size())));
-  return result;
-}
-
-// A view of `cols` columns inside wider rows, holding random values.
-Tensor inside_wider_rows(Workbench& bench, int64_t rows, int64_t cols, int64_t before, int64_t after, uint64_t seed) {
-  const int64_t width = before + cols + after;
-  return bench.activations(values(rows * width, seed), {rows, width}).cols(before, before + cols);
-}
 
 // ---- linear ----
 
@@ -91,94 +66,6 @@ OpCase backward_case(int64_t rows, int64_t outputs, int64_t depth, bool accumula
           }};
 }
 
-// ---- LoRA ----
-
-struct LoraShape {
-  int64_t rows, in;
-  std::vector<int64_t> ranks, outs;
-  int64_t gap = 0;  // columns between the outputs of two pairs, and around x
-
-  int64_t out() const {
-    int64_t sum = 0;
-    for (const int64_t o : outs) sum += o + gap;
-    return sum;
-  }
-  int64_t rank() const {
-    int64_t sum = 0;
-    for (const int64_t r : ranks) sum += r;
-    return sum;
-  }
-  std::string text() const {
-    std::string t = shape_of({rows, in, out()}) + " ranks";
-    for (const int64_t r : ranks) t += " " + std::to_string(r);
-    return t;
-  }
-};
-
-std::vector<LoraPair> make_pairs(Workbench& bench, const LoraShape& s) {
-  std::vector<LoraPair> pairs;
-  int64_t out_begin = 0, floats = 0;
-  for (size_t p = 0; p < s.ranks.size(); ++p) {
-    const int64_t rank = s.ranks[p], out = s.outs[p];
-    LoraPair pair;
-    pair.a = bench.factor_a(values(s.in * rank, 10 + p, 0.2f), s.in, rank);
-    pair.b = bench.activations(values(rank * out, 20 + p, 0.5f), {rank, out});
-    pair.out_begin = out_begin;
-    pair.scale = p == 0 ? 2.0f : 0.75f;
-    pair.a_offset = floats;
-    pair.b_offset = floats + s.in * rank;
-    floats += (s.in + out) * rank;
-    out_begin += out + s.gap;
-    pairs.push_back(pair);
-  }
-  return pairs;
-}
-
-using LoraOp = void (*)(Tensor, ConstTensor, std::span<const LoraPair>, Stream&);
-
-// `to` starts as random values where the op adds.
-OpCase lora_case(const std::string& name, LoraOp op, const LoraShape& s, int64_t from_cols, int64_t to_cols,
-                 bool adds) {
-  return {.name = name + s.text(), .tolerance = kRounded, .prepare = [=](Workbench& bench) -> Prepared {
-            const std::vector<LoraPair>& pairs = bench.keep(make_pairs(bench, s));
-            const Tensor from = inside_wider_rows(bench, s.rows, from_cols, s.gap, 0, 2);
-            const Tensor to = adds ? inside_wider_rows(bench, s.rows, to_cols, 0, s.gap, 3)
-                                   : bench.poisoned_activations({s.rows, to_cols});
-            return {[=, &pairs, &bench] { op(to, from, pairs, bench.stream); }, {to}};
-          }};
-}
-
-Prepared prepare_gradient(Workbench& bench, const LoraShape& s) {
-  const std::vector<LoraPair>& pairs = bench.keep(make_pairs(bench, s));
-  const int64_t floats = pairs.back().b_offset + s.ranks.back() * s.outs.back();
-  const Tensor first = bench.f32(values(floats, 30), {floats});
-  const Tensor second = bench.f32(values(floats, 31), {floats});
-  // Two lanes of two samples each, with rows between them that belong to nobody.
-  const int64_t quarter = s.rows / 4;
-  const std::vector<GradientRows>& rows =
-      bench.keep(std::vector<GradientRows>{{0, quarter, first.f32()},
-                                           {quarter, quarter, first.f32()},
-                                           {2 * quarter + 1, quarter - 1, second.f32()},
-                                           {3 * quarter, s.rows - 3 * quarter, second.f32()}});
-  const GradientPlan plan = plan_gradients(rows, lora_gradient_floats(pairs), bench.arena, bench.stream);
-  const Tensor x = inside_wider_rows(bench, s.rows, s.in, s.gap, 0, 2);
-  const Tensor h = bench.activations(values(s.rows * s.rank(), 3), {s.rows, s.rank()});
-  const Tensor dh = bench.activations(values(s.rows * s.rank(), 4), {s.rows, s.rank()});
-  const Tensor dy = inside_wider_rows(bench, s.rows, s.out(), 0, s.gap, 5);
-  return {[=, &pairs, &bench] { lora_gradient(plan, x, h, dh, dy, pairs, bench.stream); }, {first, second}};
-}
-
-void add_lora_cases(std::vector<OpCase>& cases, const LoraShape& s) {
-  cases.push_back(lora_case("lora_shrink", lora_shrink, s, s.in, s.rank(), false));
-  cases.push_back(lora_case("lora_expand", lora_expand, s, s.rank(), s.out(), true));
-  cases.push_back(lora_case("lora_expand_backward", lora_expand_backward, s, s.out(), s.rank(), false));
-  cases.push_back(lora_case("lora_shrink_backward", lora_shrink_backward, s, s.rank(), s.in, true));
-  if (s.rows >= 8)
-    cases.push_back({.name = "lora_gradient" + s.text(), .tolerance = kSummed, .prepare = [s](Workbench& bench) {
-                       return prepare_gradient(bench, s);
-                     }});
-}
-
 // ---- embedding ----
 
 OpCase embedding_case(int64_t rows, int64_t vocabulary, int64_t width) {
@@ -223,24 +110,6 @@ OpCase backward_speed(const Layer& layer, int64_t rows) {
   speed.bytes = 2 * (n * k + m * k + m * n);
   speed.flops = 2 * m * n * k;
   return speed;
-}
-
-void add_lora_speeds(std::vector<OpCase>& cases, const char* layer, const LoraShape& s) {
-  const double t = static_cast<double>(s.rows), in = static_cast<double>(s.in), out = static_cast<double>(s.out()),
-               r = static_cast<double>(s.rank());
-  double b = 0;
-  for (size_t p = 0; p < s.ranks.size(); ++p) b += static_cast<double>(s.ranks[p] * s.outs[p]);
-  std::vector<OpCase> ops;
-  add_lora_cases(ops, s);
-  const double bytes[] = {2 * (t * in + in * r + t * r), 2 * (2 * t * out + b + t * r), 2 * (t * out + b + t * r),
-                          2 * (2 * t * in + in * r + t * r), 2 * t * (in + out + 2 * r) + 8 * (in * r + b)};
-  const double flops[] = {2 * t * in * r, 2 * t * b, 2 * t * b, 2 * t * in * r, 2 * t * (in * r + b)};
-  for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i].name = ops[i].name.substr(0, ops[i].name.find(' ')) + " " + layer + s.text();
-    ops[i].bytes = bytes[i];
-    ops[i].flops = flops[i];
-    cases.push_back(ops[i]);
-  }
 }
 
 // All matmuls of a block, in every layer with weights of its own, as decoding and prefill walk them: nothing but the
@@ -288,7 +157,7 @@ OpCase model_matmuls(const ModelShape& model, int64_t rows, int64_t adapters) {
         std::vector<LoraSegment>& segments = bench.keep(std::vector<LoraSegment>());
         for (int64_t a = 0; a < adapters; ++a) {
           const int64_t begin = rows * a / adapters, end = rows * (a + 1) / adapters;
-          segments.push_back({begin, end - begin, bench.keep(make_pairs(bench, {rows, p.depth, ranks, p.outs}))});
+          segments.push_back({begin, end - begin, bench.keep(make_lora_pairs(bench, {rows, p.depth, ranks, p.outs}))});
         }
         outputs.push_back(y);
         launches.push_back([=, &weight, &segments, &bench] {
@@ -330,17 +199,6 @@ std::vector<OpCase> matmul_cases() {
   cases.push_back(backward_case(37, 201, 75, false, 201));
   cases.push_back(backward_case(65, 520, 1000, true, 520));
 
-  for (const int64_t rows : {1, 17, 64, 600}) add_lora_cases(cases, {rows, 1024, {16, 16, 16}, {512, 256, 256}});
-  for (const int64_t rank : {1, 8, 40}) {
-    add_lora_cases(cases, {33, 320, {rank, rank}, {384, 88}});
-    add_lora_cases(cases, {700, 320, {rank, rank}, {384, 88}});
-  }
-  add_lora_cases(cases, {530, 600, {8, 24, 1}, {128, 72, 64}, 8});
-  add_lora_cases(cases, {19, 201, {3, 16}, {75, 33}, 5});
-  add_lora_cases(cases, {530, 201, {3, 16}, {75, 33}, 5});
-  add_lora_cases(cases, {80, 96, {256}, {300}});
-  add_lora_cases(cases, {1100, 96, {130}, {64}});
-
   cases.push_back(embedding_case(13, 300, 128));
   cases.push_back(embedding_case(1, 7, 75));
   return cases;
@@ -353,12 +211,6 @@ std::vector<OpCase> matmul_speed_cases() {
       if (layer.outputs < 100000 || rows <= 256) cases.push_back(linear_speed(layer, rows));
   for (const Layer& layer : kLayers)
     if (layer.outputs < 100000) cases.push_back(backward_speed(layer, 8192));
-  for (const int64_t rows : {64, 8192}) {
-    add_lora_speeds(cases, "0.6B qkv", {rows, 1024, {16, 16, 16}, {2048, 1024, 1024}});
-    add_lora_speeds(cases, "4B qkv", {rows, 2560, {16, 16, 16}, {4096, 1024, 1024}});
-    add_lora_speeds(cases, "4B gate_up", {rows, 2560, {16, 16}, {9728, 9728}});
-    add_lora_speeds(cases, "4B down", {rows, 9728, {16}, {2560}});
-  }
   return cases;
 }
 

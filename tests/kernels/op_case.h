@@ -61,13 +61,15 @@ struct OpCase {
   std::function<Prepared(Workbench&)> prepare;
 };
 
-std::vector<OpCase> row_cases();        // norms, activations, log-probs, optimizer, element by element
-std::vector<OpCase> matmul_cases();     // linear, LoRA, embedding
+std::vector<OpCase> row_cases();     // norms, activations, log-probs, optimizer, element by element
+std::vector<OpCase> matmul_cases();  // linear, embedding
+std::vector<OpCase> lora_cases();
 std::vector<OpCase> attention_cases();  // heads, attention
 std::vector<OpCase> output_cases();     // what adapters do to outputs, weights and the embedding
 // Too large for the CPU to check in a fast suite: for the speed table only, agreement at the smaller shapes.
 std::vector<OpCase> row_speed_cases();
 std::vector<OpCase> matmul_speed_cases();
+std::vector<OpCase> lora_speed_cases();
 std::vector<OpCase> attention_speed_cases();
 std::vector<OpCase> cpu_speed_cases();  // a whole model's matmuls; the others would take a CPU hours
 

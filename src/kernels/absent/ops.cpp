@@ -38,6 +38,10 @@ void lora_expand_backward(Tensor, ConstTensor, std::span<const LoraPair>, Stream
 void lora_shrink_backward(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
   refuse_without_cuda();
 }
+void lora_backward(const GradientPlan&, Tensor, ConstTensor, ConstTensor, ConstTensor, std::span<const LoraPair>,
+                   Stream&) {
+  refuse_without_cuda();
+}
 void lora_gradient(const GradientPlan&, ConstTensor, ConstTensor, ConstTensor, ConstTensor, std::span<const LoraPair>,
                    Stream&) {
   refuse_without_cuda();

@@ -46,7 +46,7 @@ class Handles {
 
 Library::Library(Stream&)
     : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
-      counters(4 * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda) {
+      counters((4 + kMaxReady) * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda) {
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   blas = Handles::get().take();  // last, because the destructor does not run if the constructor throws
 }

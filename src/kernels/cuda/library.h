@@ -16,8 +16,9 @@ struct Staging;        // pack.cu: pinned host buffers for uploads
 
 struct Library {
   cublasLtHandle_t blas = nullptr;
-  Buffer workspace;             // of cuBLASLt
-  Buffer counters;              // zero between launches: two of linear_ring_adapter.cuh, two of attention_work.cuh
+  Buffer workspace;  // of cuBLASLt
+  // Zero between launches: two of linear_ring_adapter.cuh, two of attention_work.cuh, then those of lora_backward.
+  Buffer counters;
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
@@ -27,7 +28,9 @@ struct Library {
   ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
+  static constexpr int64_t kMaxReady = 4096;
   uint32_t* attention_counters() const { return static_cast<uint32_t*>(counters.data()) + 2; }
+  uint32_t* ready_counters() const { return static_cast<uint32_t*>(counters.data()) + 4; }  // kMaxReady
 };
 
 Library& library_of(Stream& stream);  // created at the first use; DeviceError

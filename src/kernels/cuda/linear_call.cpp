@@ -135,8 +135,7 @@ UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& s
   const Tensor dh = adapters.arena->alloc({x[0], total_rank(pairs)}, x.dtype), h = inner_of(adapters, x);
   const auto gradients = [&] {
     if (adapters.h.empty()) kernels::lora_shrink(h, x, pairs, stream);
-    kernels::lora_expand_backward(dh, call.dy, pairs, stream);
-    kernels::lora_gradient(*adapters.segments[0].gradients, x, h, dh, call.dy, pairs, stream);
+    kernels::lora_backward(*adapters.segments[0].gradients, dh, x, h, call.dy, pairs, stream);
   };
   // dx += dh A has the form of y += h B, with dh in place of h and A in place of B.
   std::vector<LoraPair> transposed;

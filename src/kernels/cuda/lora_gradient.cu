@@ -141,21 +141,29 @@ struct Pieces {
   }
 };
 
+// The first of a buffer's entries in the plan handles all of them. `ready`: counters that become zeros again.
 __global__ void add_blocks(const __grid_constant__ Pieces pieces, const GradientLane* lanes, int64_t num_lanes,
-                           const float* partial) {
-  const int64_t e = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (e >= pieces.floats) return;
+                           const float* partial, uint32_t* ready, int64_t num_ready) {
+  const int64_t e = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, first = blockIdx.y;
+  float* const gradient = lanes[first].gradient;
+  bool is_first = true;
+  for (int64_t l = 0; l < first; ++l) is_first = is_first && lanes[l].gradient != gradient;
+  begin_early();
+  if (first == 0)
+    for (int64_t i = e; i < num_ready; i += int64_t{gridDim.x} * blockDim.x) ready[i] = 0;
+  if (e >= pieces.floats || !is_first) return;
   int p = 0;
   while (p + 1 < pieces.count && e >= pieces.piece[p + 1].begin) ++p;
-  const int64_t at = pieces.piece[p].offset + (e - pieces.piece[p].begin);
-  for (int64_t l = 0; l < num_lanes; ++l) {
+  float* const at = gradient + pieces.piece[p].offset + (e - pieces.piece[p].begin);
+  float sum = *at;
+  for (int64_t l = first; l < num_lanes; ++l) {
     const GradientLane lane = lanes[l];
-    const float* from = partial + lane.first_block * pieces.floats + e;
-    float sum = lane.gradient[at];
+    if (lane.gradient != gradient) continue;
+    const float* const from = partial + lane.first_block * pieces.floats + e;
 #pragma unroll 8
     for (int32_t b = 0; b < lane.num_blocks; ++b) sum += __ldcs(from + b * pieces.floats);
-    lane.gradient[at] = sum;
   }
+  *at = sum;
 }
 
 void launch_partial(const Tasks& tasks, const GradientPlan& plan, int64_t floats, cudaStream_t stream) {
@@ -169,6 +177,12 @@ void launch_partial(const Tasks& tasks, const GradientPlan& plan, int64_t floats
     allow_shared<partial_gradients<64>>(kShared<64>);
     partial_gradients<64><<<grid, kThreads, kShared<64>, stream>>>(tasks, plan.blocks, plan.partial, floats);
   }
+}
+
+void launch_add(const Pieces& pieces, const GradientPlan& plan, uint32_t* ready, int64_t num_ready,
+                cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>((pieces.floats + 255) / 256), static_cast<unsigned>(plan.num_lanes));
+  launch_early(add_blocks, grid, 256, 0, stream, pieces, plan.lanes, plan.num_lanes, plan.partial, ready, num_ready);
 }
 
 bool launch_large(const GradientPlan& plan, const ConstTensor& x, const ConstTensor& h, const ConstTensor& dh,
@@ -189,7 +203,52 @@ bool launch_large(const GradientPlan& plan, const ConstTensor& x, const ConstTen
   return gradient_large({tasks, 1 + pairs.size()}, plan, library_of(stream).multiprocessors, stream_of(stream));
 }
 
+// Whether the blocks have all rows of the call, in order, and enough of them each for their sums to be few bytes.
+bool suits_one_pass(const GradientPlan& plan, int64_t rows) {
+  constexpr int64_t kLeastRows = 2048, kLeastBlockRows = 96;
+  if (rows < kLeastRows || plan.num_blocks * kLeastBlockRows > rows || plan.num_blocks > Library::kMaxReady)
+    return false;
+  int64_t next = 0;
+  for (const GradientRows& r : plan.rows) {
+    if (r.rows > 0 && r.row_begin != next) return false;
+    next += r.rows;
+  }
+  return next == rows;
+}
+
+bool launch_one_pass(const GradientPlan& plan, const Tensor& dh, const ConstTensor& x, const ConstTensor& h,
+                     const ConstTensor& dy, std::span<const LoraPair> pairs, Stream& stream) {
+  if (!suits_one_pass(plan, x[0])) return false;
+  const Library& library = library_of(stream);
+  LoraBackward call{.plan = plan,
+                    .x = operand(x),
+                    .dh = operand(dh),
+                    .h = h,
+                    .dy = dy,
+                    .pairs = pairs,
+                    .ready = library.ready_counters()};
+  Pieces pieces;
+  for (size_t p = 0; p < pairs.size(); ++p) {
+    call.da[p] = pieces.floats;
+    pieces.add(pairs[p].a_offset, x[1] * pairs[p].rank());
+    call.db[p] = pieces.floats;
+    pieces.add(pairs[p].b_offset, pairs[p].b.elements());
+  }
+  call.floats = pieces.floats;
+  if (!backward_large(call, library.multiprocessors, stream_of(stream))) return false;
+  launch_add(pieces, plan, call.ready, plan.num_blocks, stream_of(stream));
+  return true;
+}
+
 }  // namespace
+
+void lora_backward(const GradientPlan& plan, Tensor dh, ConstTensor x, ConstTensor h, ConstTensor dy,
+                   std::span<const LoraPair> pairs, Stream& stream) {
+  require_few_pairs(pairs, "lora_backward");
+  if (launch_one_pass(plan, dh, x, h, dy, pairs, stream)) return check_launch("lora_backward", {x, h, dh, dy});
+  cuda::lora_expand_backward(dh, dy, pairs, stream);
+  cuda::lora_gradient(plan, x, h, dh, dy, pairs, stream);
+}
 
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream) {
@@ -211,8 +270,7 @@ void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, Const
   }
   launch_partial(da, plan, pieces.floats, stream_of(stream));
   launch_partial(db, plan, pieces.floats, stream_of(stream));
-  add_blocks<<<static_cast<unsigned>((pieces.floats + 255) / 256), 256, 0, stream_of(stream)>>>(
-      pieces, plan.lanes, plan.num_lanes, plan.partial);
+  launch_add(pieces, plan, nullptr, 0, stream_of(stream));
   check_launch("lora_gradient", {x, h, dh, dy});
 }
 

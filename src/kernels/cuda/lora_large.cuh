@@ -28,4 +28,16 @@ struct GradientTask {
 bool gradient_large(std::span<const GradientTask> tasks, const GradientPlan& plan, int multiprocessors,
                     cudaStream_t stream);
 
+// lora_large_backward.cu. dh, and each block's sums of dA and dB in plan.partial: those of pair p of block b begin at
+// b * floats + da[p] and + db[p].
+struct LoraBackward {
+  const GradientPlan& plan;
+  Operand x, dh;
+  ConstTensor h, dy;
+  std::span<const LoraPair> pairs;
+  int64_t da[kMaxPairs], db[kMaxPairs], floats;
+  uint32_t* ready;  // zeros, one per block; the caller zeroes them again
+};
+bool backward_large(const LoraBackward& call, int multiprocessors, cudaStream_t stream);
+
 }  // namespace lockstep::kernels::cuda

@@ -39,6 +39,8 @@ void lora_shrink_tiles(Tensor h, ConstTensor x, const LoraTiles& tiles, int64_t 
 void lora_expand_tiles(Tensor y, ConstTensor h, const LoraTiles& tiles, int64_t site, Stream& stream);
 void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream);
 void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> pairs, Stream& stream);
+void lora_backward(const GradientPlan& plan, Tensor dh, ConstTensor x, ConstTensor h, ConstTensor dy,
+                   std::span<const LoraPair> pairs, Stream& stream);
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream);
 
