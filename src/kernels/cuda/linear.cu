@@ -83,7 +83,7 @@ LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, uint3
   inner.expand = counters && reinterpret_cast<uintptr_t>(h.data) % 4 == 0 && h.row_stride % 2 == 0;
   for (const LoraPair& pair : pairs) {
     if (!operand(pair.a).aligned) return {};
-    if (pair.rank() % 2 != 0 || pair.rank() > kMaxExpandedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
+    if (pair.rank() % 2 != 0 || pair.rank() > kMaxStackedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
       inner.expand = false;
   }
   return inner;

@@ -48,7 +48,7 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
   for (int i = 0; i < adapter.count; ++i) most = std::max(most, adapter.pair[i].rank);
   if (most <= 16 || !adapter.expand) return launch(RanksAdapter<1>{adapter});
   if (most <= 32) return launch(RanksAdapter<2>{adapter});
-  launch(RanksAdapter<kMaxExpandedRank / 16>{adapter});
+  launch(RanksAdapter<kMaxStackedRank / 16>{adapter});
 }
 
 // Blocks of h have fewer tokens than those of the base, so that h is complete before the base's matmul ends.

@@ -48,12 +48,11 @@ struct Matmul {
 // `expand`, y += scale h B. Without pairs there is nothing to compute.
 inline constexpr int kMaxInner = kMaxSitePairs;
 inline constexpr int kInnerColumns = 16;  // columns of h per block
-inline constexpr int64_t kMaxExpandedRank = kMaxStackedRank;
 struct LoraShrinks {
   std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;
   int64_t h_stride = 0;
-  bool expand = false;           // add h B too; needs even ranks up to kMaxExpandedRank and outputs in tiles of 16
+  bool expand = false;           // add h B too; needs even ranks up to kMaxStackedRank and outputs in tiles of 16
   uint32_t* counters = nullptr;  // two zeros, which the launch resets to zero
 
   // Blocks of `tokens` rows each that compute h.
