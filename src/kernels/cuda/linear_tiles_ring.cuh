@@ -1,0 +1,100 @@
+// The ring buffer of a matmul of many rows (linear_tiles.cu): what fills a stage, and what multiplies it.
+#pragma once
+
+#include "kernels/cuda/linear_tiles.cuh"
+
+namespace lockstep::kernels::cuda {
+
+// ---- the warp that loads ----
+
+template <bool kTransposed>
+__device__ __forceinline__ void load_step(const TileMaps& maps, const TileCall& call, const CopyRing& ring,
+                                          const TileWalk& at, int step) {
+  barrier_expect(ring.full(), kStageBytes);
+  copy_box(ring.at(), maps.x, step * 64, at.row, ring.full());
+  const uint32_t w = ring.at() + kXBytes;
+  if constexpr (kTransposed) {  // slabs of columns; this block loads half of the rows of each
+#pragma unroll
+    for (int s = 0; s < kTileSlabs; ++s)
+      copy_box_to_both(w + s * kSlabBytes + at.rank * kSlabBytes / 2, maps.w, at.column + s * kSlab,
+                       step * 64 + at.rank * 32, ring.full());
+  } else {
+    copy_box_to_both(w + at.rank * kWBytes / 2, maps.w, step * 64, at.column + at.rank * call.second, ring.full());
+  }
+}
+
+// h of the tile's rows in the place of x, B in that of the weight.
+__device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCall& call, const CopyRing& ring,
+                                             const TileWalk& at) {
+  const auto each = [&](const auto& f) {
+    for (int s = 0; s < kTileSlabs; ++s) {
+      const int column = call.slab_column(at.column, s), one = call.sum ? -1 : call.pair_of(column);
+      for (int p = 0; p < call.pairs; ++p)
+        if (column < call.columns && (call.sum || p == one)) f(s, p, column);
+    }
+  };
+  uint32_t bytes = kXBytes;
+  each([&](int, int p, int) { bytes += call.pair[p].groups * 16 * 128; });
+  barrier_expect(ring.full(), bytes);
+  copy_box(ring.at(), maps.h, 0, at.row, ring.full());
+  each([&](int s, int p, int column) {
+    copy_box(ring.at() + kXBytes + s * kSlabBytes + call.pair[p].b_group * 16 * 128, maps.b[p],
+             column - call.pair[p].begin, 0, ring.full());
+  });
+}
+
+inline constexpr int kResidualSlabs = 2;  // of a stage, beside each other in the place of the weight
+inline constexpr int kResidualStages = kTileSlabs / kResidualSlabs;
+
+__device__ __forceinline__ void load_residual(const TileMaps& maps, const CopyRing& ring, const TileWalk& at,
+                                              int stage) {
+  barrier_expect(ring.full(), kResidualSlabs * 2 * kSlabBytes);
+#pragma unroll
+  for (int s = 0; s < kResidualSlabs; ++s)
+    copy_box(ring.at() + s * 2 * kSlabBytes, maps.residual, at.column + (stage * kResidualSlabs + s) * kSlab, at.row,
+             ring.full());
+}
+
+// ---- the warpgroups that compute ----
+
+__device__ __forceinline__ void release(uint32_t empty, int lane) {
+  __syncwarp();
+  if (lane < kPairedBlocks) barrier_arrive_at(empty, lane);
+}
+
+// x W^T of the rows of block `block` of 64. The ring moves on behind the tile's steps.
+template <bool kTransposed>
+__device__ __forceinline__ void accumulate(Sums& sums, CopyRing& ring, int steps, int block, int lane) {
+  uint32_t previous = 0;  // the `empty` barrier of the step before
+  wgmma_fence();
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step, ring.next()) {
+    barrier_wait(ring.full(), ring.parity);
+    const uint64_t x = shared_tile(ring.at()) + block * kNextRows, w = shared_tile(ring.at() + kXBytes);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      tile_step<kTransposed>(sums, x + k * kNextColumns, w + k * (kTransposed ? kNextRowsOfK : kNextColumns),
+                             step > 0 || k > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (previous) release(previous, lane);
+    previous = ring.empty();
+  }
+  wgmma_wait<0>();
+  pin(sums);
+  release(previous, lane);
+}
+
+// A stage that the epilogue reads.
+struct HeldStage {
+  uint32_t at = 0, empty = 0;
+
+  __device__ static HeldStage take(CopyRing& ring) {
+    barrier_wait(ring.full(), ring.parity);
+    const HeldStage held{ring.at(), ring.empty()};
+    ring.next();
+    return held;
+  }
+};
+
+}  // namespace lockstep::kernels::cuda
