@@ -22,6 +22,7 @@ struct Library {
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
+  std::shared_ptr<void> only_backward;  // lora_gradient.cu: held by one stream of the process
   int multiprocessors = 0;
 
   explicit Library(Stream& stream);

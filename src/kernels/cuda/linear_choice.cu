@@ -17,7 +17,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 struct Key {
-  bool transposed, f32, residual;
+  bool transposed, f32, residual, in_place;
   int64_t bucket, outputs, depth;
   auto operator<=>(const Key&) const = default;
 };
@@ -76,13 +76,16 @@ bool run_library(const Library& library, const Matmul& p, const cublasLtMatmulAl
 }
 
 bool library_takes(const Matmul& p) {
-  if (p.end.residual && p.end.residual == p.end.y) return false;  // it rounds its sums before it adds them in place
   const int64_t size = p.end.y_f32 ? 4 : 2;
   const auto aligned = [&](const void* data, int64_t stride) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride * size % 16 == 0;
   };
   return p.x.aligned && p.w.aligned && p.outputs % 8 == 0 && aligned(p.end.y, p.end.y_stride) &&
          (!p.end.residual || aligned(p.end.residual, p.end.residual_stride));
+}
+
+bool adds_in_place(const Matmul& p) {
+  return p.end.residual && p.end.residual == p.end.y;
 }
 
 void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Matmul& p, int most) {
@@ -147,12 +150,12 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     return best;
   }
   std::vector<Choice> candidates = own_candidates(library, p, bucket);
-  if (timed || candidates.empty())
+  if (!adds_in_place(p) && (timed || candidates.empty()))
     add_library_candidates(candidates, library, trial.matmul(), timed ? kMaxCandidates : 1);
   // For few rows cuBLASLt offers only tiles of 128 outputs, far too few blocks where N is small. Algorithms that
   // it proposes for more rows work for fewer rows too, and are often twice as fast.
   for (const int64_t rows : {128, 256, 512}) {
-    if (bucket >= rows || !timed) continue;
+    if (bucket >= rows || !timed || adds_in_place(p)) continue;
     Matmul more = trial.matmul();
     more.x.rows = rows;
     add_library_candidates(candidates, library, more, kBorrowedCandidates);
@@ -179,6 +182,7 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   best.milliseconds = least;
   best.rings = rings;
   best.tiles = tiles_time;
+  best.rows = trial.matmul().x.rows;
   return best;
 }
 
@@ -196,7 +200,8 @@ void choose_kernels(KernelChoice choice, Stream& stream) {
 
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
   if (!library_takes(p) || p.w.rows * p.w.cols < kSmallestMeasured) return plain(library, p);
-  const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, bucket_of(p.x.rows), p.outputs, p.x.cols};
+  const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, adds_in_place(p), bucket_of(p.x.rows),
+                p.outputs,    p.x.cols};
   std::map<Key, Choice>& known = choices_of(library).of;
   if (const auto found = known.find(key); found != known.end()) return found->second;
   // Timing needs synchronization, which a graph capture does not allow.
@@ -224,9 +229,9 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
 
 bool tiles_are_faster(const Choice& choice, const Matmul& p) {
   if (!choice.tiles.kernel) return false;
-  // A pass reads and writes y at about 2.5 TB/s. Doing its work in the launch takes about half of that time.
+  // A pass reads and writes y at about 2.5 TB/s (H200). Doing its work in the launch takes about half of that time.
   constexpr float kPassBytesPerMillisecond = 2.5e9f;
-  const auto outputs = static_cast<float>(bucket_of(p.x.rows) * p.outputs);
+  const auto outputs = static_cast<float>(choice.rows * p.outputs);
   return choice.tiles.milliseconds <= choice.milliseconds + 2 * sizeof(bf16) * outputs / kPassBytesPerMillisecond / 2;
 }
 

@@ -30,6 +30,7 @@ struct Choice {
   float milliseconds = 0;                     // how long it takes
   std::array<KernelTime, kMaxRings> rings{};  // how long each kernel of linear_ring.cu took
   KernelTime tiles{};                         // how long linear_tiles.cu took, where it is a candidate
+  int64_t rows = 0;                           // that were timed
 };
 
 // The choice for this shape, remembered in library.linear.

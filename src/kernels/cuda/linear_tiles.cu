@@ -129,10 +129,10 @@ TileCall call_of(const TileLinear& p) {
                 .pairs = static_cast<int>(p.pairs.size())};
   if (!p.act.empty()) {
     call.y = data_of<bf16>(p.act), call.y_stride = p.act.row_stride;
-    call.width = call.second = static_cast<int>(m.outputs / 2);
-    call.next = kTileColumns / 2;
+    call.width = call.half_step = static_cast<int>(m.outputs / 2);
+    call.column_step = kTileColumns / 2;
   }
-  call.across = pieces(call.width, call.next);
+  call.across = pieces(call.width, call.column_step);
   int group = 0;
   for (int i = 0; i < call.pairs; ++i) {
     const LoraPair& pair = p.pairs[static_cast<size_t>(i)];
@@ -163,13 +163,7 @@ TileMaps maps_of(const TileLinear& p, const TileCall& call) {
 
 template <bool kTransposed, End kEnd, Adds kAdds>
 void launch(const TileLinear& p, cudaStream_t stream) {
-  static const int kMostClusters = [] {
-    int count = 0;
-    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
-    return count / kPairedBlocks;
-  }();
   const TileCall call = call_of(p);
-  const int clusters = std::min(kMostClusters, call.row_pairs * call.across);
   constexpr auto kKernel = tiled_matmul<kTransposed, kEnd, kAdds>;
   allow_shared<kKernel>(kTileSharedBytes);
   cudaLaunchAttribute attributes[2]{};
@@ -178,12 +172,18 @@ void launch(const TileLinear& p, cudaStream_t stream) {
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // as launch_early
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(clusters * kPairedBlocks);
+  config.gridDim = kPairedBlocks;
   config.blockDim = kTileThreads;
   config.dynamicSmemBytes = kTileSharedBytes;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
+  static const int kMostClusters = [&] {
+    int count = 0;
+    check(cudaOccupancyMaxActiveClusters(&count, kKernel, &config), "linear");
+    return std::max(1, count);
+  }();
+  config.gridDim = static_cast<unsigned>(kPairedBlocks * std::min(kMostClusters, call.row_pairs * call.across));
   cudaLaunchKernelEx(&config, kKernel, maps_of(p, call), call);
   check_launch("linear");
 }
@@ -203,10 +203,13 @@ void launch_base(const Matmul& matmul, cudaStream_t stream) {
 
 bool tiles_take(const TileLinear& p) {
   const Matmul& m = p.matmul;
-  if (!has_copy_engine() || !m.x.aligned || !m.w.aligned || m.end.y_f32 || m.end.bias || m.x.rows == 0) return false;
+  if (!has_copy_engine() || !m.x.aligned || !m.w.aligned || m.end.y_f32 || m.end.bias) return false;
+  if (m.x.rows == 0 || m.x.cols == 0 || m.outputs == 0) return false;
   if (!aligned_16(m.end.y, m.end.y_stride, m.outputs)) return false;
   if (m.end.residual && !aligned_16(m.end.residual, m.end.residual_stride, m.outputs)) return false;
   if (!p.act.empty() && (m.transposed || m.end.residual || !operand(p.act).aligned)) return false;
+  // A slab of ups has one pair.
+  if (!p.act.empty() && p.pairs.size() > 1 && m.outputs / 2 % kSlab != 0) return false;
   if (p.pairs.empty()) return true;
   if (p.pairs.size() > size_t{kMaxSitePairs} || !operand(p.h).aligned) return false;
   int64_t groups = 0;

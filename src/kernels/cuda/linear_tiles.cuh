@@ -47,7 +47,7 @@ struct TileCall {
   int row_pairs = 0, across = 0;         // tiles: pairs of blocks below each other, and beside each other
   // Columns from one tile to the next, and from the first half of a tile to the second. SwiGLU: a tile has gates, and
   // the ups that belong to them.
-  int next = kTileColumns, second = kTileColumns / 2;
+  int column_step = kTileColumns, half_step = kTileColumns / 2;
   bool sum = false;  // all pairs add to all columns, without a scale, before the one rounding
   int pairs = 0;
   TilePair pair[kMaxSitePairs];
@@ -58,7 +58,7 @@ struct TileCall {
     return -1;
   }
   __device__ int slab_column(int tile_column, int slab) const {
-    return tile_column + slab % 2 * kSlab + slab / 2 * second;
+    return tile_column + slab % 2 * kSlab + slab / 2 * half_step;
   }
 };
 
@@ -75,13 +75,13 @@ struct TileWalk {
 
   __device__ static TileWalk begin(const TileCall& call, int rank) {
     TileWalk walk{.index = static_cast<int>(blockIdx.x) / kPairedBlocks, .rank = rank};
-    walk.place(call);
+    if (!walk.ended(call)) walk.place(call);
     return walk;
   }
   __device__ bool ended(const TileCall& call) const { return index >= call.row_pairs * call.across; }
   __device__ void next(const TileCall& call) {
     index += static_cast<int>(gridDim.x) / kPairedBlocks;
-    place(call);
+    if (!ended(call)) place(call);
   }
 
  private:
@@ -89,7 +89,7 @@ struct TileWalk {
     const int group = index / (kRowPairs * call.across), at = index % (kRowPairs * call.across);
     const int here = min(kRowPairs, call.row_pairs - group * kRowPairs);
     row = ((group * kRowPairs + at % here) * kPairedBlocks + rank) * kRowsPerTile;
-    column = at / here * call.next;
+    column = at / here * call.column_step;
   }
 };
 
@@ -103,8 +103,9 @@ __device__ __forceinline__ int cluster_rank() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 }
-// Arrives at the same barrier of block `rank` of the cluster. Orders no memory accesses of the cluster (that would be a
-// fence for every stage): what the barrier guards is read by wgmma, which has completed.
+// Arrives at the same barrier of block `rank` of the cluster. With release semantics for the cluster this would be a
+// fence of the whole GPU for every stage. None is needed: what a stage held has been read by matmuls that have
+// completed, or by ldmatrix whose results have been used.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"

@@ -19,7 +19,7 @@ __device__ __forceinline__ void load_step(const TileMaps& maps, const TileCall& 
       copy_box_to_both(w + s * kSlabBytes + at.rank * kSlabBytes / 2, maps.w, at.column + s * kSlab,
                        step * 64 + at.rank * 32, ring.full());
   } else {
-    copy_box_to_both(w + at.rank * kWBytes / 2, maps.w, step * 64, at.column + at.rank * call.second, ring.full());
+    copy_box_to_both(w + at.rank * kWBytes / 2, maps.w, step * 64, at.column + at.rank * call.half_step, ring.full());
   }
 }
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCal
   });
 }
 
-inline constexpr int kResidualSlabs = 2;  // of a stage, beside each other in the place of the weight
+inline constexpr int kResidualSlabs = 2;  // of a stage
 inline constexpr int kResidualStages = kTileSlabs / kResidualSlabs;
 
 __device__ __forceinline__ void load_residual(const TileMaps& maps, const CopyRing& ring, const TileWalk& at,

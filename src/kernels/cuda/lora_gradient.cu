@@ -1,5 +1,8 @@
 // dA = x^T dh and dB = h^T dy: the contraction runs over the rows of a block of rows (at most 256), and both operands
 // are [row][column]. A thread block takes 64 columns of the wide one (x, dy) and all columns of the narrow one (dh, h).
+#include <memory>
+#include <mutex>
+
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/ops.h"
@@ -216,10 +219,24 @@ bool suits_one_pass(const GradientPlan& plan, int64_t rows) {
   return next == rows;
 }
 
+// Thread blocks of the one launch wait for each other, which ends only if all of them run. Two such launches of two
+// streams might each have half of the multiprocessors, so one stream of the process makes them, while it lives.
+bool may_wait_on_gpu(Library& library) {
+  static std::mutex mutex;
+  static std::weak_ptr<void> claim;
+  if (library.only_backward) return true;
+  const std::lock_guard lock(mutex);
+  if (claim.lock()) return false;
+  library.only_backward = std::make_shared<int>();
+  claim = library.only_backward;
+  return true;
+}
+
 bool launch_one_pass(const GradientPlan& plan, const Tensor& dh, const ConstTensor& x, const ConstTensor& h,
                      const ConstTensor& dy, std::span<const LoraPair> pairs, Stream& stream) {
   if (!suits_one_pass(plan, x[0])) return false;
-  const Library& library = library_of(stream);
+  Library& library = library_of(stream);
+  if (!may_wait_on_gpu(library)) return false;
   LoraBackward call{.plan = plan,
                     .x = operand(x),
                     .dh = operand(dh),

@@ -158,7 +158,8 @@ __device__ __forceinline__ void fence_for_copies() {
 
 // Waits until the block's dh is complete. That cannot last for ever: an item waits for items before it alone, every
 // thread block computes its items in order, and there are at most as many thread blocks as multiprocessors, so all of
-// them run. Should that ever not be so (fewer multiprocessors than the device has), the launch fails.
+// them run, as soon as earlier kernels have ended; only one stream makes such launches (lora_gradient.cu). Should that
+// ever not be so (another process by MPS, fewer multiprocessors than the device has), the launch fails.
 __device__ void wait_for_dh(const Backward& args, const Item& item) {
   constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
   const int64_t begin = clock64();
