@@ -155,8 +155,9 @@ Matmul backward_matmul(const Tensor& dx, const ConstTensor& dy, const PackedWeig
                   .residual_stride = dx.row_stride}};
 }
 
-bool takes_tiles(const TileLinear& tiled, Stream& stream) {
-  return tiles_take(tiled) && tiles_are_faster(choose_linear(library_of(stream), tiled.matmul, stream), tiled.matmul);
+bool takes_tiles(const TileLinear& tiled, bool saves_pass, Stream& stream) {
+  return tiles_take(tiled) &&
+         tiles_are_faster(choose_linear(library_of(stream), tiled.matmul, stream), tiled.matmul, saves_pass);
 }
 
 }  // namespace
@@ -166,10 +167,10 @@ void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight
   check_launch("linear_backward_input", {dx, dy});
 }
 
-bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, Stream& stream) {
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool apart, Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs};
-  if (!takes_tiles(tiled, stream)) return false;
+  if (!takes_tiles(tiled, apart, stream)) return false;
   run_tiles(tiled, stream_of(stream));
   return true;
 }
@@ -178,7 +179,7 @@ bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
                   Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, {}, stream);
   const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs, .act = call.act};
-  if (!takes_tiles(tiled, stream)) return false;
+  if (!takes_tiles(tiled, true, stream)) return false;
   make_h();
   run_tiles(tiled, stream_of(stream));
   return true;
@@ -189,7 +190,7 @@ bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, Stre
                          .h = delta.h,
                          .pairs = delta.pairs,
                          .sum = delta.pairs.size() > 1};
-  if (!takes_tiles(tiled, stream)) return false;
+  if (!takes_tiles(tiled, true, stream)) return false;
   run_tiles(tiled, stream_of(stream));
   return true;
 }

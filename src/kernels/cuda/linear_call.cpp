@@ -45,7 +45,8 @@ Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
 }
 
-UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
+// `apart`: if the adapter's part of y is missing at the end, a pass of its own adds it, not the op that reads y.
+UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, bool apart, Stream& stream) {
   const std::span<const LoraPair> pairs = call.adapters.segments[0].pairs;
   const LoraDelta rest{.h = h, .pairs = pairs};
   const auto made = adapted_linear_begin(call.y, h, x, call.weight, call.bias, call.residual, pairs, stream);
@@ -55,7 +56,7 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
     const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
     if (x[0] > kMaxBesideRows) {
       inner();
-      if (tiled_linear(call, x, rest, stream)) return UnfinishedLinear(call.y);
+      if (tiled_linear(call, x, rest, apart, stream)) return UnfinishedLinear(call.y);
       base();
     } else {
       // What is launched first gets its multiprocessors first.
@@ -79,11 +80,11 @@ UnfinishedLinear begin_tiles(const LinearCall& call, ConstTensor x, Stream& stre
 }
 
 // `x` is the input of the matmul.
-UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, Stream& stream) {
+UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool apart, Stream& stream) {
   const LinearAdapters& adapters = call.adapters;
   if (adapters.tiles.num_tiles > 0) return begin_tiles(call, x, stream);
   if (call.y.dtype != DType::f32 && is_one_adapter(adapters, x[0]))
-    return begin_one_adapter(call, x, inner_of(adapters, x), stream);
+    return begin_one_adapter(call, x, inner_of(adapters, x), apart, stream);
   linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);
   add_segments(call.y, x, adapters, stream);
   return UnfinishedLinear(call.y);
@@ -93,19 +94,19 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
   const ConstTensor x = normalized(call.input, stream);
   const LinearAdapters& adapters = call.adapters;
   if (call.keep_y || !is_one_adapter(adapters, x[0]))
-    return kernels::swiglu_forward(call.act, begin_adapted(call, x, stream), call.keep_y, stream);
+    return kernels::swiglu_forward(call.act, begin_adapted(call, x, false, stream), call.keep_y, stream);
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   const Tensor h = inner_of(adapters, x);
   if (adapted_swiglu_forward(call.act, h, x, call.weight, call.bias, pairs, stream)) return;
   const auto make_h = [&] { kernels::lora_shrink(h, x, pairs, stream); };
   if (x[0] > kMaxBesideRows && tiled_swiglu(call, x, {.h = h, .pairs = pairs}, make_h, stream)) return;
-  kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, stream), false, stream);
+  kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, false, stream), false, stream);
 }
 
 }  // namespace
 
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
-  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), stream);
+  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), false, stream);
   base_linear(call, stream);
   return UnfinishedLinear(call.y);
 }
@@ -113,8 +114,11 @@ UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
 void linear(const LinearCall& call, Stream& stream) {
   std::optional<Arena::Scope> scope;
   if (call.adapters.arena) scope.emplace(*call.adapters.arena);
-  if (call.act.empty()) return finish(cuda::begin_linear(call, stream), stream);
-  if (!call.adapters.empty()) return adapted_swiglu(call, stream);
+  if (!call.adapters.empty()) {
+    if (!call.act.empty()) return adapted_swiglu(call, stream);
+    return finish(begin_adapted(call, normalized(call.input, stream), true, stream), stream);
+  }
+  if (call.act.empty()) return base_linear(call, stream);
   if (!call.keep_y) return base_swiglu(call, stream);
   base_linear(call, stream);
   kernels::swiglu_forward(call.act, call.y, stream);

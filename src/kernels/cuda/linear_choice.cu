@@ -227,12 +227,13 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   return best;
 }
 
-bool tiles_are_faster(const Choice& choice, const Matmul& p) {
+bool tiles_are_faster(const Choice& choice, const Matmul& p, bool saves_pass) {
   if (!choice.tiles.kernel) return false;
-  // A pass reads and writes y at about 2.5 TB/s (H200). Doing its work in the launch takes about half of that time.
+  // A pass reads and writes y at about 2.5 TB/s (H200). Adding h B in the launch takes about half of that time, and
+  // about as long as adding it in the op that reads y.
   constexpr float kPassBytesPerMillisecond = 2.5e9f;
-  const auto outputs = static_cast<float>(choice.rows * p.outputs);
-  return choice.tiles.milliseconds <= choice.milliseconds + 2 * sizeof(bf16) * outputs / kPassBytesPerMillisecond / 2;
+  const float pass = 2 * sizeof(bf16) * static_cast<float>(choice.rows * p.outputs) / kPassBytesPerMillisecond;
+  return choice.tiles.milliseconds <= choice.milliseconds + (saves_pass ? pass / 2 : 0);
 }
 
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {
