@@ -38,7 +38,7 @@ struct LinearAdapters {
 //   y         [T, N] activations, or f32 on a GPU (logits)   overwritten; aliases nothing
 //   bias      [N] f32, or empty          residual [T, N] like y, or empty; not together with act
 //   act       [T, F] activations, or empty
-//   keep_y    false: y [T, N] is scratch memory that act is computed through, and is left undefined
+//   keep_y    false: y [T, N] is scratch memory, left undefined; without act only the op that takes it reads y
 // CPU: the chain over k starts at bias[n], or at 0; then the residual is added; then the adapter's chains over the rank
 // go on. CUDA: the chain of groups of 16 k in order starts at 0; bias and residual are added in f32 before the one
 // rounding, then the adapter's part in f32 before the next. A row's bits do not depend on T or on other rows.

@@ -15,7 +15,9 @@ kernels::QkNormRopeCall qk_norm_rope_call(int64_t layer, const Rows& rows, const
 kernels::UnfinishedLinear begin_qkv(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
   const AdaptedLinear qkv = adapted(w.qkv, rows, t.h.qkv);
-  return kernels::begin_linear(qkv.forward(t.qkv, normed(x, w.input_norm, t.norm, rows)), *rows.stream);
+  kernels::LinearCall call = qkv.forward(t.qkv, normed(x, w.input_norm, t.norm, rows));
+  call.keep_y = keeps(t);
+  return kernels::begin_linear(call, *rows.stream);
 }
 
 // Computes the block up to its queries, and stores its keys and values.

@@ -167,10 +167,10 @@ void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight
   check_launch("linear_backward_input", {dx, dy});
 }
 
-bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool apart, Stream& stream) {
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool writes_y, Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs};
-  if (!takes_tiles(tiled, apart, stream)) return false;
+  if (!takes_tiles(tiled, writes_y, stream)) return false;
   run_tiles(tiled, stream_of(stream));
   return true;
 }

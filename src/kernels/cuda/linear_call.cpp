@@ -45,8 +45,9 @@ Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
 }
 
-// `apart`: if the adapter's part of y is missing at the end, a pass of its own adds it, not the op that reads y.
-UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, bool apart, Stream& stream) {
+// `writes_y`: if the adapter's part of y is missing at the end, y is written for it, by a pass of its own or by the op
+// that reads y.
+UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, bool writes_y, Stream& stream) {
   const std::span<const LoraPair> pairs = call.adapters.segments[0].pairs;
   const LoraDelta rest{.h = h, .pairs = pairs};
   const auto made = adapted_linear_begin(call.y, h, x, call.weight, call.bias, call.residual, pairs, stream);
@@ -56,7 +57,7 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
     const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
     if (x[0] > kMaxBesideRows) {
       inner();
-      if (tiled_linear(call, x, rest, apart, stream)) return UnfinishedLinear(call.y);
+      if (tiled_linear(call, x, rest, writes_y, stream)) return UnfinishedLinear(call.y);
       base();
     } else {
       // What is launched first gets its multiprocessors first.
@@ -80,11 +81,11 @@ UnfinishedLinear begin_tiles(const LinearCall& call, ConstTensor x, Stream& stre
 }
 
 // `x` is the input of the matmul.
-UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool apart, Stream& stream) {
+UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool writes_y, Stream& stream) {
   const LinearAdapters& adapters = call.adapters;
   if (adapters.tiles.num_tiles > 0) return begin_tiles(call, x, stream);
   if (call.y.dtype != DType::f32 && is_one_adapter(adapters, x[0]))
-    return begin_one_adapter(call, x, inner_of(adapters, x), apart, stream);
+    return begin_one_adapter(call, x, inner_of(adapters, x), writes_y, stream);
   linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);
   add_segments(call.y, x, adapters, stream);
   return UnfinishedLinear(call.y);
@@ -94,7 +95,7 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
   const ConstTensor x = normalized(call.input, stream);
   const LinearAdapters& adapters = call.adapters;
   if (call.keep_y || !is_one_adapter(adapters, x[0]))
-    return kernels::swiglu_forward(call.act, begin_adapted(call, x, false, stream), call.keep_y, stream);
+    return kernels::swiglu_forward(call.act, begin_adapted(call, x, call.keep_y, stream), call.keep_y, stream);
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   const Tensor h = inner_of(adapters, x);
   if (adapted_swiglu_forward(call.act, h, x, call.weight, call.bias, pairs, stream)) return;
@@ -106,7 +107,7 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
 }  // namespace
 
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
-  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), false, stream);
+  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), call.keep_y, stream);
   base_linear(call, stream);
   return UnfinishedLinear(call.y);
 }

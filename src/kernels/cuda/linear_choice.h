@@ -40,7 +40,7 @@ Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& inner);
 // Whether linear_tiles.cu, which also adds h B, is expected to be faster than the choice and what else adds it: a pass
-// over y of its own (`saves_pass`), or the op that reads y.
+// that reads and writes y (`saves_pass`), or the op that reads y and does not keep it.
 bool tiles_are_faster(const Choice& choice, const Matmul& p, bool saves_pass);
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);
 // As run_linear, but returns false where cuBLASLt refuses.

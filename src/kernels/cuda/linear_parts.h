@@ -20,8 +20,8 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
 
 // Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is expected to be faster.
 // False, and nothing is done, elsewhere.
-// `apart`: otherwise a pass of its own adds delta, not the op that reads y.
-bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool apart, Stream& stream);
+// `writes_y`: otherwise y is written again when delta is added to it.
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool writes_y, Stream& stream);
 // act = swiglu of it; y is never written. make_h computes delta's h; called before the launch.
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& make_h,
                   Stream& stream);
