@@ -198,6 +198,7 @@ def main():
     parser.add_argument("--models", nargs="+", help="folders of bench/shapes (qwen3-0.6b qwen3-4b)")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, with small shapes; no record is written")
     options = parser.parse_args()
+    options.lockstep, options.ranks_bench = options.lockstep.resolve(), options.ranks_bench.resolve()  # parts run elsewhere
     what = dict(REHEARSAL if options.rehearse else REAL)
     what["models"] = options.models or what["models"]
     if not options.rehearse:
