@@ -128,14 +128,22 @@ int64_t lora_gradient_floats(std::span<const LoraPair> pairs) {
   return floats;
 }
 
+namespace {
+
+void require_gradient_call(const ConstTensor& x, const ConstTensor& h, const ConstTensor& dh, const ConstTensor& dy,
+                           std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
+  require_pairs(pairs, op, stream);
+  require_input(x, pairs, op, stream);
+  require_inner(h, x.shape[0], pairs, op, stream);
+  require_inner(dh, x.shape[0], pairs, op, stream);
+  require_output(dy, pairs, op, stream);
+}
+
+}  // namespace
+
 void lora_backward(const GradientPlan& plan, Tensor dh, ConstTensor x, ConstTensor h, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream) {
-  constexpr const char* kOp = "lora_backward";
-  require_pairs(pairs, kOp, stream);
-  require_input(x, pairs, kOp, stream);
-  require_inner(h, x.shape[0], pairs, kOp, stream);
-  require_inner(dh, x.shape[0], pairs, kOp, stream);
-  require_output(dy, pairs, kOp, stream);
+  require_gradient_call(x, h, dh, dy, pairs, "lora_backward", stream);
   if (stream.device() == Device::cuda) return cuda::lora_backward(plan, dh, x, h, dy, pairs, stream);
   lora_expand_backward(dh, dy, pairs, stream);
   lora_gradient(plan, x, h, dh, dy, pairs, stream);
@@ -143,12 +151,7 @@ void lora_backward(const GradientPlan& plan, Tensor dh, ConstTensor x, ConstTens
 
 void lora_gradient(const GradientPlan& plan, ConstTensor x, ConstTensor h, ConstTensor dh, ConstTensor dy,
                    std::span<const LoraPair> pairs, Stream& stream) {
-  constexpr const char* kOp = "lora_gradient";
-  require_pairs(pairs, kOp, stream);
-  require_input(x, pairs, kOp, stream);
-  require_inner(h, x.shape[0], pairs, kOp, stream);
-  require_inner(dh, x.shape[0], pairs, kOp, stream);
-  require_output(dy, pairs, kOp, stream);
+  require_gradient_call(x, h, dh, dy, pairs, "lora_gradient", stream);
   if (stream.device() == Device::cuda) return cuda::lora_gradient(plan, x, h, dh, dy, pairs, stream);
   const std::span<const GradientRows> all = plan.rows;
   for (size_t i = 0; i < all.size();) {
