@@ -12,7 +12,7 @@ namespace lockstep::kernels {
 // z = logits * inv_temperature;  m = max z;  S = sum exp(z - m)  (16 lanes: the rules in kernels/kernels.h)
 // lse = m + log S;   logprob[t] = z[target[t]] - lse;   entropy[t] = log S - sum exp(z - m) (z - m) / S    (from S on
 // in double)
-// CUDA: max and sum over chunks of 4096 entries, joined in order; otherwise the same.
+// CUDA: max and sums over pieces of 256 entries, joined to chunks of 4096, and these in order; otherwise the same.
 //   logits [T, V] f32    targets [T] in [0, V); -1 skips the row: logprob, entropy, lse and later dlogits are 0
 //   logprob, entropy, lse [T] f32; entropy may be empty
 // Throws ShapeError, DTypeError; the CPU DataError for a target outside (a GPU does not look).
@@ -20,6 +20,8 @@ void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor log
                      float inv_temperature, Stream& stream);
 
 // dlogits = inv_temperature * ( d_logprob * (onehot - p) - d_entropy * p * (z - lse + entropy) ),  p = exp(z - lse)
+// CUDA: p = w exp(m - lse) with w = exp(z - m) rounded to an activation, m the largest z of the piece; exact for the
+// target. So linear_logprob_backward, which keeps w instead of logits, has the same bits.
 // dlogits [T, V] activations; overwritten. It may begin where logits begin: on the CPU it is logits then, on a GPU its
 // rows lie in the memory of the rows of logits (data the same, row_stride twice that of logits). d_entropy may be
 // empty; then entropy is not read.

@@ -6,6 +6,7 @@
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
+#include "kernels/linear_logprob.h"
 #include "kernels/logprob.h"
 #include "kernels/sample.h"
 #include "kernels/token_logprobs.h"
@@ -175,20 +176,36 @@ void Model::logprobs(const LogprobCall& call, Arena& arena, Stream& stream) cons
   const std::span<const int32_t> all_targets = upload(std::span<const int32_t>(wanted.targets), arena, stream);
   const int64_t step = std::min(logits_rows(), wanted.size());
   const Tensor normed = arena.alloc({step, config_.width}, dtype);
-  const Tensor logits = arena.alloc({step, config_.vocab_size});
-  const Tensor values = arena.alloc({3, step});
+  const Tensor values = arena.alloc({4, step});
   const RowAdapters head = gather_adapters(adapters, wanted.rows, all_rows, arena, stream);
+  const bool fused = greedy.empty() && candidates.empty() && top_tokens.empty() && !head.at(kHeadSite) &&
+                     kernels::makes_linear_logprob(config_.vocab_size, config_.width, stream.device());
+  const Tensor logits =
+      arena.alloc({step, fused ? kernels::linear_logprob_sums(config_.vocab_size) : config_.vocab_size});
   const OtherTokens others(call, wanted, step, config_.vocab_size, arena, stream);
   for (int64_t begin = 0; begin < wanted.size(); begin += step) {
     const int64_t n = std::min(step, wanted.size() - begin);
     const auto rows = all_rows.subspan(static_cast<size_t>(begin), static_cast<size_t>(n));
     kernels::gather_rows(normed.rows(0, n), hidden_ND, rows, stream);
     final_norm(normed.rows(0, n), {}, normed.rows(0, n), config_, *weights_, stream);
-    head_logits(logits.rows(0, n), normed.rows(0, n), *weights_, head.part(begin, begin + n), arena, stream);
     const Tensor logprob(values.row(0), DType::f32, {n}), lse(values.row(1), DType::f32, {n});
     const Tensor entropy = entropy_N.empty() ? Tensor() : Tensor(values.row(2), DType::f32, {n});
-    kernels::logprob_forward(logprob, entropy, lse, logits.rows(0, n),
-                             all_targets.subspan(static_cast<size_t>(begin), rows.size()), inv_temperature, stream);
+    const auto row_targets = all_targets.subspan(static_cast<size_t>(begin), rows.size());
+    if (fused) {
+      kernels::linear_logprob_forward({.x = normed.rows(0, n),
+                                       .weight = weights_->head_weight(),
+                                       .targets = row_targets,
+                                       .inv_temperature = inv_temperature,
+                                       .logprob = logprob,
+                                       .entropy = entropy,
+                                       .lse = lse,
+                                       .target_z = Tensor(values.row(3), DType::f32, {n}),
+                                       .sums = logits.rows(0, n)},
+                                      stream);
+    } else {
+      head_logits(logits.rows(0, n), normed.rows(0, n), *weights_, head.part(begin, begin + n), arena, stream);
+      kernels::logprob_forward(logprob, entropy, lse, logits.rows(0, n), row_targets, inv_temperature, stream);
+    }
     kernels::scatter_rows(logprob_N, logprob, rows, stream);
     if (!entropy_N.empty()) kernels::scatter_rows(entropy_N, entropy, rows, stream);
     others.read(logits.rows(0, n), lse, begin, stream);

@@ -5,6 +5,7 @@
 #include "core/transfer.h"
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
+#include "kernels/linear_logprob.h"
 #include "kernels/logprob.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/token_logprobs.h"
@@ -14,6 +15,41 @@
 #include "model/train_saved.h"
 
 namespace lockstep::model {
+
+TrainPass::Logits TrainPass::alloc_logits(Arena& arena, int64_t rows) {
+  const int64_t vocab = model_.config_.vocab_size;
+  if (!saved_->shape.fused_head) return {.values = arena.alloc({rows, vocab}), .sums = {}};
+  return {.values = arena.alloc({rows, vocab}, saved_->rows.dtype()),
+          .sums = arena.alloc({rows, kernels::linear_logprob_sums(vocab)})};
+}
+
+void TrainPass::logits_forward(const Logits& logits, int64_t begin, bool again) {
+  Saved& s = *saved_;
+  const int64_t rows = logits.values[0], end = begin + rows;
+  const Weights& weights = *model_.weights_;
+  const ConstTensor x = s.normed.rows(begin, end);
+  const auto targets = s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(rows));
+  const Tensor logprob = vector_of(s.head, 0, begin, end), lse = vector_of(s.head, 2, begin, end);
+  const Tensor entropy = s.entropy ? vector_of(s.head, 1, begin, end) : Tensor();
+  if (s.shape.fused_head)
+    return kernels::linear_logprob_forward({.x = x,
+                                            .weight = weights.head_weight(),
+                                            .targets = targets,
+                                            .inv_temperature = s.inv_temperature,
+                                            .logprob = logprob,
+                                            .entropy = entropy,
+                                            .lse = lse,
+                                            .target_z = vector_of(s.head, 3, begin, end),
+                                            .sums = logits.sums,
+                                            .weights = again || s.shape.keep_logits ? logits.values : Tensor()},
+                                           stream_);
+  head_logits(logits.values, x, weights, s.head_adapters.part(begin, end), scratch_, stream_);
+  if (again) return;
+  kernels::logprob_forward(logprob, entropy, lse, logits.values, targets, s.inv_temperature, stream_);
+  if (s.shape.candidates > 0)
+    kernels::token_logprobs_forward(s.candidate_logprobs.rows(begin, end), logits.values, lse,
+                                    s.candidates_of(begin, end), s.inv_temperature, stream_);
+}
 
 void TrainPass::head_forward() {
   const ProfileRange range("train/head forward");
@@ -25,29 +61,17 @@ void TrainPass::head_forward() {
   s.hidden = kept_.alloc({count, width}, dtype);
   s.normed = kept_.alloc({count, width}, dtype);
   s.rstd = kept_.alloc({count});
-  s.head = kept_.alloc({3, count});
-  if (s.shape.keep_logits) s.logits = kept_.alloc({count, model_.config_.vocab_size});
+  s.head = kept_.alloc({4, count});
+  if (s.shape.keep_logits) s.logits = alloc_logits(kept_, count);
   if (count == 0) return;
   kernels::gather_rows(s.hidden, s.x.back(), s.hidden_rows, stream_);
   final_norm(s.normed, s.rstd, s.hidden, model_.config_, *model_.weights_, stream_);
   if (!s.logprobs) return;
 
   const Arena::Scope scope(scratch_);
-  const Tensor chunk =
-      s.shape.keep_logits ? s.logits : scratch_.alloc({s.shape.logits_rows, model_.config_.vocab_size});
-  for (int64_t begin = 0; begin < count; begin += s.shape.logits_rows) {
-    const int64_t end = std::min(count, begin + s.shape.logits_rows);
-    const Tensor logits = chunk.rows(0, end - begin);
-    head_logits(logits, s.normed.rows(begin, end), *model_.weights_, s.head_adapters.part(begin, end), scratch_,
-                stream_);
-    kernels::logprob_forward(vector_of(s.head, 0, begin, end), s.entropy ? vector_of(s.head, 1, begin, end) : Tensor(),
-                             vector_of(s.head, 2, begin, end), logits,
-                             s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                             s.inv_temperature, stream_);
-    if (s.shape.candidates > 0)
-      kernels::token_logprobs_forward(s.candidate_logprobs.rows(begin, end), logits, vector_of(s.head, 2, begin, end),
-                                      s.candidates_of(begin, end), s.inv_temperature, stream_);
-  }
+  const Logits chunk = s.shape.keep_logits ? s.logits : alloc_logits(scratch_, s.shape.logits_rows);
+  for (int64_t begin = 0; begin < count; begin += s.shape.logits_rows)
+    logits_forward(chunk.rows(0, std::min(count - begin, s.shape.logits_rows)), begin, false);
   kernels::scatter_rows(vector_of(s.outputs, 0, 0, s.shape.rows), vector_of(s.head, 0, 0, count), s.wanted_rows,
                         stream_);
   if (s.entropy)
@@ -119,31 +143,47 @@ void TrainPass::head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64
   kernels::linear_backward(head.backward(d_hidden, d_logits, x), stream_);
 }
 
-void TrainPass::logits_backward(Tensor d_logits, ConstTensor logits, int64_t begin, Tensor d_outputs,
-                                ConstTensor d_candidates) {
+Tensor TrainPass::logits_backward(const Logits& logits, int64_t begin, Tensor d_outputs, ConstTensor d_candidates) {
   const Saved& s = *saved_;
-  const int64_t end = begin + logits[0];
-  const bool entropy = d_outputs[0] == 2;
+  const int64_t end = begin + logits.values[0];
+  const bool has_entropy = d_outputs[0] == 2;
   const auto targets = s.wanted_targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   const Tensor lse = vector_of(s.head, 2, begin, end), d_logprob = vector_of(d_outputs, 0, begin, end);
-  const Tensor row_entropy = entropy ? vector_of(s.head, 1, begin, end) : Tensor();
-  const Tensor d_entropy = entropy ? vector_of(d_outputs, 1, begin, end) : Tensor();
-  if (d_candidates.empty())
-    return kernels::logprob_backward(d_logits, logits, targets, s.inv_temperature, lse, row_entropy, d_logprob,
-                                     d_entropy, stream_);
+  const Tensor entropy = has_entropy ? vector_of(s.head, 1, begin, end) : Tensor();
+  const Tensor d_entropy = has_entropy ? vector_of(d_outputs, 1, begin, end) : Tensor();
+  if (s.shape.fused_head) {
+    kernels::linear_logprob_backward({.weights = logits.values,
+                                      .sums = logits.sums,
+                                      .targets = targets,
+                                      .inv_temperature = s.inv_temperature,
+                                      .target_z = vector_of(s.head, 3, begin, end),
+                                      .lse = lse,
+                                      .entropy = entropy,
+                                      .d_logprob = d_logprob,
+                                      .d_entropy = d_entropy},
+                                     stream_);
+    return logits.values;
+  }
+  const Tensor d_logits = gradient_in_place(logits.values, s.rows.dtype());
+  if (d_candidates.empty()) {
+    kernels::logprob_backward(d_logits, logits.values, targets, s.inv_temperature, lse, entropy, d_logprob, d_entropy,
+                              stream_);
+    return d_logits;
+  }
   const Arena::Scope scope(scratch_);
   kernels::token_logprobs_backward({.dlogits = d_logits,
-                                    .logits = logits,
+                                    .logits = logits.values,
                                     .targets = targets,
                                     .inv_temperature = s.inv_temperature,
                                     .lse = lse,
-                                    .entropy = row_entropy,
+                                    .entropy = entropy,
                                     .d_logprob = d_logprob,
                                     .d_entropy = d_entropy,
                                     .tokens = s.candidates_of(begin, end),
                                     .d_token_logprobs = d_candidates.rows(begin, end),
                                     .scratch = scratch_.alloc({s.shape.candidates + 2, end - begin})},
                                    stream_);
+  return d_logits;
 }
 
 void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<const lora::GradientRows> lanes) {
@@ -173,14 +213,12 @@ void TrainPass::head_backward(Tensor d, const HeadGradients& outputs, std::span<
   const Tensor d_candidates = outputs.candidate_logprob_TK.empty()
                                   ? Tensor()
                                   : upload_rows(outputs.candidate_logprob_TK, s.wanted.rows, scratch_, stream_);
-  const Tensor chunk = s.shape.keep_logits ? s.logits : scratch_.alloc({rows, model_.config_.vocab_size});
+  const Logits chunk = s.shape.keep_logits ? s.logits : alloc_logits(scratch_, rows);
   for (int64_t begin = 0, end = 0; begin < count; begin = end) {
     end = chunk_end(begin, rows, count, head_lanes);
-    const Tensor logits = chunk.rows(0, end - begin);
-    if (!s.shape.keep_logits)
-      head_logits(logits, s.normed.rows(begin, end), weights, s.head_adapters.part(begin, end), scratch_, stream_);
-    const Tensor d_logits = gradient_in_place(logits, d.dtype);
-    logits_backward(d_logits, logits, begin, entropy ? d_outputs : d_outputs.rows(0, 1), d_candidates);
+    const Logits logits = chunk.rows(0, end - begin);
+    if (!s.shape.keep_logits) logits_forward(logits, begin, true);
+    const Tensor d_logits = logits_backward(logits, begin, entropy ? d_outputs : d_outputs.rows(0, 1), d_candidates);
     head_chunk_backward(d_hidden.rows(begin, end), d_logits, begin, head_lanes);
   }
   if (!outputs.hidden_ND.empty()) kernels::add(d_hidden, outputs.hidden_ND, stream_);

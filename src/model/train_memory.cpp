@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/linear_logprob.h"
 #include "model/block_tensors.h"
 #include "model/model.h"
 #include "model/train_pass.h"
@@ -36,6 +37,16 @@ void add_adapter(PassShape& shape, const lora::AdapterLayout& layout) {
   }
 }
 
+bool fuses_head(const ModelSpec& c, const PassShape& s, Device device) {
+  return s.candidates == 0 && kernels::makes_linear_logprob(c.vocab_size, c.width, device);
+}
+
+int64_t logits_bytes(const ModelSpec& c, const PassShape& s) {
+  if (!s.fused_head) return s.logits_rows * c.vocab_size * kFloat;
+  return s.logits_rows *
+         (c.vocab_size * s.activation_bytes + kernels::linear_logprob_sums(c.vocab_size) * kFloat);
+}
+
 int64_t kv_layers(const ModelSpec& c, const PassShape& s) {
   return s.recompute == Recompute::none ? c.layers : 1;
 }
@@ -45,11 +56,11 @@ int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
   const int64_t per_token = (s.kept_layers + 1) * c.width + block.activations;
   const int64_t activations =
       s.tokens * per_token + kv_elements(c, s.kv_blocks * kv_layers(c, s)) + s.target_rows * 2 * c.width;
-  int64_t floats = s.tokens * block.floats + s.target_rows * 4;
+  int64_t floats = s.tokens * block.floats + s.target_rows * 5;
   floats += s.target_rows * 2 * s.candidates;  // tokens and their log-probs
   floats += (s.rows - s.tokens) * 2;           // outputs; the others count as bookkeeping
-  if (s.keep_logits) floats += s.logits_rows * c.vocab_size;
-  const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken;
+  const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken +
+                              (s.keep_logits ? logits_bytes(c, s) : 0);
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +
          (s.kept_layers + 4) * (kTensorsPerLayer + kInnerPerLayer) * kAlignmentPerTensor;
 }
@@ -62,11 +73,10 @@ int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
   const int64_t activations = s.tokens * per_token + s.target_rows * c.width;
   int64_t floats = s.tokens * block.floats + s.target_rows * 2 + s.gradient_blocks * s.gradient_floats;
   floats += (s.rows - s.tokens) * 2;  // their gradients
-  if (!s.keep_logits) floats += s.logits_rows * c.vocab_size;
   floats += 2 * s.logits_rows * s.scaled_logits;
   if (s.candidates > 0) floats += s.target_rows * s.candidates + s.logits_rows * (s.candidates + 2);
   return activations * s.activation_bytes + floats * kFloat + s.tokens * kBookkeepingPerToken +
-         6 * kTensorsPerLayer * kAlignmentPerTensor;
+         (s.keep_logits ? 0 : logits_bytes(c, s)) + 6 * kTensorsPerLayer * kAlignmentPerTensor;
 }
 
 int64_t score_bytes(const ModelSpec& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
@@ -115,6 +125,7 @@ int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::Adapter
                   .dropout = false,
                   .activation_bytes = dtype_bytes(kernels::activation_dtype(device)),
                   .candidates = candidates};
+  shape.fused_head = lora::is_plain(layout) && fuses_head(config, shape, device);
   if (!layout.own.empty() || layout.config.subtracts_initial) add_adapter(shape, layout);
   return kept_bytes(config, shape) + scratch_bytes(config, shape);
 }

@@ -18,6 +18,7 @@ struct PassShape {
   // Outputs of the largest layer with a factor (DoRA): their gradient, and gates and ups beside it, are copied.
   int64_t scaled_outputs = 0, scaled_logits = 0;
   bool keep_logits = false;  // one buffer from forward to backward; otherwise a chunk at a time, twice
+  bool fused_head = false;   // kernels/linear_logprob.h: softmax's weights, as activations, instead of logits
   Recompute recompute = Recompute::selective;
   int64_t kept_ranks = 0;  // of all pairs of the kept layers, where their h is kept
   bool dropout = false;
@@ -28,8 +29,11 @@ struct PassShape {
 
 // Of all pairs, where a pass keeps what it makes of them (TrainPass: Recompute::none, on a GPU, without dropout).
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device);
-void add_adapter(PassShape& shape,
-                 const lora::AdapterLayout& layout);                 // what an adapter makes of max_rank and the like
+// What an adapter makes of max_rank and the like.
+void add_adapter(PassShape& shape, const lora::AdapterLayout& layout);
+// Whether log-probs come from linear_logprob, if no adapter has a part of the head.
+bool fuses_head(const ModelSpec& config, const PassShape& shape, Device device);
+int64_t logits_bytes(const ModelSpec& config, const PassShape& shape);  // of the largest buffer
 int64_t kept_sets(const PassShape& shape);                           // sets of activations of a block
 int64_t kv_layers(const ModelSpec& config, const PassShape& shape);  // whose keys and values are held at a time
 int64_t kept_bytes(const ModelSpec& config, const PassShape& shape);

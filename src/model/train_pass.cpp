@@ -30,6 +30,7 @@ PassShape shape_of(const TrainBatch& batch, const ComputedRows& computed, const 
   for (size_t i = 1; i < batch.sequence_begin.size(); ++i)
     shape.gradient_blocks += kernels::gradient_blocks(
         batch.sequence_begin[i] - batch.sequence_begin[i - 1] - shared_rows(batch, i - 1), device);
+  shape.fused_head = fuses_head(model.config(), shape, device);
   const lora::AdapterLayout* last = nullptr;  // neighbours often have the same
   for (const lora::AdapterVersion* adapter : adapters) {
     if (!adapter || adapter->layout.get() == last) continue;
@@ -37,6 +38,7 @@ PassShape shape_of(const TrainBatch& batch, const ComputedRows& computed, const 
     shape.kept_layers = std::max(shape.kept_layers, model.config().layers - last->first_layer);
     shape.gradient_floats = std::max(shape.gradient_floats, lora::gradient_floats(*last));
     add_adapter(shape, *last);
+    shape.fused_head = shape.fused_head && lora::is_plain(*last);
   }
   return shape;
 }

@@ -100,14 +100,18 @@ class TrainPass {
 
  private:
   struct Saved;  // between forward and backward
+  struct Logits;
 
   void head_forward();
+  Logits alloc_logits(Arena& arena, int64_t rows);
+  // Logits of the rows from `begin` on of those with a target, and their log-probs. `again`: in backward.
+  void logits_forward(const Logits& logits, int64_t begin, bool again);
   HeadOutputs forward_outputs(bool entropy);
   HeadOutputs read_outputs(Tensor outputs, Buffer& host, bool entropy);
   void head_backward(Tensor d, const HeadGradients& outputs, std::span<const lora::GradientRows> lanes);
-  // The gradient of a chunk's logits: rows from `begin` on of those with a target. d_outputs [1 or 2, N]: of log-probs,
-  // and of entropies; d_candidates [N, K], or empty.
-  void logits_backward(Tensor d_logits, ConstTensor logits, int64_t begin, Tensor d_outputs, ConstTensor d_candidates);
+  // Their gradient, in their memory. d_outputs [1 or 2, N]: of log-probs, and of entropies; d_candidates [N, K], or
+  // empty.
+  Tensor logits_backward(const Logits& logits, int64_t begin, Tensor d_outputs, ConstTensor d_candidates);
   // Rows from `begin` on of those with a target, as many as d_logits has. `lanes` number these rows.
   void head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64_t begin,
                            std::span<const lora::GradientRows> lanes);

@@ -11,6 +11,15 @@
 
 namespace lockstep::model {
 
+// Of rows with a target: logits, or with a fused head softmax's weights and their sums (kernels/linear_logprob.h).
+struct TrainPass::Logits {
+  Tensor values, sums;
+
+  Logits rows(int64_t begin, int64_t end) const {
+    return {values.rows(begin, end), sums.empty() ? Tensor() : sums.rows(begin, end)};
+  }
+};
+
 // Everything here lies in kept_.
 struct TrainPass::Saved {
   explicit Saved(Arena& arena) : scope(arena) {}
@@ -30,8 +39,9 @@ struct TrainPass::Saved {
   std::span<const int32_t> hidden_rows;                  // these rows among the computed ones, in the stream's memory
   std::vector<int64_t> before;                           // ComputedRows::before
   RowAdapters head_adapters;                             // of the rows with a target
-  Tensor hidden, normed, rstd, logits;  // of the rows with a target; logits empty unless they fit the bound
-  Tensor head;                          // [3, N]: logprob, entropy, lse
+  Tensor hidden, normed, rstd;          // of the rows with a target
+  Logits logits;                        // empty unless they fit the bound
+  Tensor head;                          // [4, N]: logprob, entropy, lse, z of the target (fused head only)
   Tensor outputs;                       // [2, rows of the batch]: logprob, entropy
   std::span<const int32_t> candidates;  // [N * K] of the rows with a target, in the stream's memory
   Tensor candidate_logprobs;            // [N, K]; both empty without candidates

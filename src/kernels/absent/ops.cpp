@@ -114,6 +114,15 @@ void logprob_backward(Tensor, ConstTensor, std::span<const int32_t>, float, Cons
                       ConstTensor, Stream&) {
   refuse_without_cuda();
 }
+bool makes_linear_logprob() {
+  return false;
+}
+void linear_logprob_forward(const LinearLogprob&, Stream&) {
+  refuse_without_cuda();
+}
+void linear_logprob_backward(const LinearLogprobBackward&, Stream&) {
+  refuse_without_cuda();
+}
 void decode_draw(const DecodeState&, ConstTensor, float, Stream&) {
   refuse_without_cuda();
 }

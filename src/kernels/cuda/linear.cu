@@ -155,9 +155,10 @@ Matmul backward_matmul(const Tensor& dx, const ConstTensor& dy, const PackedWeig
                   .residual_stride = dx.row_stride}};
 }
 
-bool takes_tiles(const TileLinear& tiled, bool saves_pass, Stream& stream) {
-  return tiles_take(tiled) &&
-         tiles_are_faster(choose_linear(library_of(stream), tiled.matmul, stream), tiled.matmul, saves_pass);
+bool by_tiles(const TileLinear& tiled, const std::function<void()>& apart, Stream& stream) {
+  if (!tiles_take(tiled) || !tiles_are_faster(library_of(stream), tiled, apart, stream)) return false;
+  run_tiles(tiled, stream_of(stream));
+  return true;
 }
 
 }  // namespace
@@ -167,32 +168,25 @@ void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight
   check_launch("linear_backward_input", {dx, dy});
 }
 
-bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool writes_y, Stream& stream) {
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
+                  Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
-  const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs};
-  if (!takes_tiles(tiled, writes_y, stream)) return false;
-  run_tiles(tiled, stream_of(stream));
-  return true;
+  return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs}, apart, stream);
 }
 
-bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& make_h,
+bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, {}, stream);
-  const TileLinear tiled{.matmul = p, .h = delta.h, .pairs = delta.pairs, .act = call.act};
-  if (!takes_tiles(tiled, true, stream)) return false;
-  make_h();
-  run_tiles(tiled, stream_of(stream));
-  return true;
+  return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs, .act = call.act}, apart, stream);
 }
 
-bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, Stream& stream) {
-  const TileLinear tiled{.matmul = backward_matmul(call.dx, call.dy, call.weight, call.accumulate, stream),
-                         .h = delta.h,
-                         .pairs = delta.pairs,
-                         .sum = delta.pairs.size() > 1};
-  if (!takes_tiles(tiled, true, stream)) return false;
-  run_tiles(tiled, stream_of(stream));
-  return true;
+bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, const std::function<void()>& apart,
+                    Stream& stream) {
+  return by_tiles({.matmul = backward_matmul(call.dx, call.dy, call.weight, call.accumulate, stream),
+                   .h = delta.h,
+                   .pairs = delta.pairs,
+                   .sum = delta.pairs.size() > 1},
+                  apart, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

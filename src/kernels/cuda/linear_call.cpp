@@ -33,10 +33,11 @@ void base_swiglu(const LinearCall& call, Stream& stream) {
   const LinearInput input{.x = normalized(call.input, stream)};
   const bool is_normed = !call.input.norm_weight.empty();
   if (is_normed && normed_linear_forward(call.act, input, call.weight, call.bias, true, stream)) return;
-  const auto no_h = [] {};
-  if (input.x[0] > kMaxBesideRows && tiled_swiglu(call, input.x, {}, no_h, stream)) return;
-  linear_forward(call.y, input.x, call.weight, call.bias, {}, stream);
-  kernels::swiglu_forward(call.act, call.y, stream);
+  const auto apart = [&] {
+    linear_forward(call.y, input.x, call.weight, call.bias, {}, stream);
+    kernels::swiglu_forward(call.act, call.y, stream);
+  };
+  if (input.x[0] <= kMaxBesideRows || !tiled_swiglu(call, input.x, {}, apart, stream)) apart();
 }
 
 // Launches for rows that all have one adapter.
@@ -57,7 +58,9 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
     const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
     if (x[0] > kMaxBesideRows) {
       inner();
-      if (tiled_linear(call, x, rest, writes_y, stream)) return UnfinishedLinear(call.y);
+      const auto apart = [&] { base(), add_delta(call.y, rest, stream); };
+      if (tiled_linear(call, x, rest, writes_y ? apart : std::function<void()>(), stream))
+        return UnfinishedLinear(call.y);
       base();
     } else {
       // What is launched first gets its multiprocessors first.
@@ -99,9 +102,15 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   const Tensor h = inner_of(adapters, x);
   if (adapted_swiglu_forward(call.act, h, x, call.weight, call.bias, pairs, stream)) return;
-  const auto make_h = [&] { kernels::lora_shrink(h, x, pairs, stream); };
-  if (x[0] > kMaxBesideRows && tiled_swiglu(call, x, {.h = h, .pairs = pairs}, make_h, stream)) return;
-  kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, false, stream), false, stream);
+  if (x[0] <= kMaxBesideRows)
+    return kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, false, stream), false, stream);
+  const LoraDelta delta{.h = h, .pairs = pairs};
+  const auto apart = [&] {
+    linear_forward(call.y, x, call.weight, call.bias, {}, stream);
+    kernels::swiglu_forward(call.act, {call.y, delta}, false, stream);
+  };
+  kernels::lora_shrink(h, x, pairs, stream);
+  if (!tiled_swiglu(call, x, delta, apart, stream)) apart();
 }
 
 }  // namespace
@@ -148,7 +157,11 @@ UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& s
   const LoraDelta rest{.h = dh, .pairs = transposed};
   if (x[0] > kMaxBesideRows) {
     gradients();
-    if (!call.dx.empty() && tiled_backward(call, rest, stream)) return UnfinishedLinear(call.dx);
+    const auto apart = [&] {
+      base();
+      pairs.size() == 1 ? add_delta(call.dx, rest, stream) : kernels::lora_shrink_backward(call.dx, dh, pairs, stream);
+    };
+    if (!call.dx.empty() && tiled_backward(call, rest, apart, stream)) return UnfinishedLinear(call.dx);
     base();
   } else {
     stream.beside(gradients, base);

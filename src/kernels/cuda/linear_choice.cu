@@ -10,7 +10,6 @@
 
 #include "kernels/cuda/kernel_choice.h"
 #include "kernels/cuda/linear_choice.h"
-#include "kernels/cuda/linear_tiles.h"
 #include "kernels/cuda/linear_trial.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -20,6 +19,14 @@ struct Key {
   bool transposed, f32, residual, in_place;
   int64_t bucket, outputs, depth;
   auto operator<=>(const Key&) const = default;
+};
+// A matmul with what its launch adds or makes of its result.
+struct TiledKey {
+  Key matmul;
+  int64_t rank;
+  size_t pairs;
+  bool sum, swiglu;
+  auto operator<=>(const TiledKey&) const = default;
 };
 constexpr int kMaxCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
@@ -32,11 +39,19 @@ int64_t bucket_of(int64_t rows) {
   const auto* const bucket = std::ranges::lower_bound(kBuckets, rows);
   return bucket == std::end(kBuckets) ? kLargestBucket : *bucket;
 }
+bool adds_in_place(const Matmul& p) {
+  return p.end.residual && p.end.residual == p.end.y;
+}
+Key key_of(const Matmul& p) {
+  return {p.transposed, p.end.y_f32, p.end.residual != nullptr, adds_in_place(p), bucket_of(p.x.rows),
+          p.outputs,    p.x.cols};
+}
 
 }  // namespace
 
 struct LinearChoices {
   std::map<Key, Choice> of;
+  std::map<TiledKey, bool> tiled;
   KernelChoice how = KernelChoice::fastest;
 };
 
@@ -82,10 +97,6 @@ bool library_takes(const Matmul& p) {
   };
   return p.x.aligned && p.w.aligned && p.outputs % 8 == 0 && aligned(p.end.y, p.end.y_stride) &&
          (!p.end.residual || aligned(p.end.residual, p.end.residual_stride));
-}
-
-bool adds_in_place(const Matmul& p) {
-  return p.end.residual && p.end.residual == p.end.y;
 }
 
 void add_library_candidates(std::vector<Choice>& candidates, const Library& library, const Matmul& p, int most) {
@@ -182,7 +193,6 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   best.milliseconds = least;
   best.rings = rings;
   best.tiles = tiles_time;
-  best.rows = trial.matmul().x.rows;
   return best;
 }
 
@@ -200,8 +210,7 @@ void choose_kernels(KernelChoice choice, Stream& stream) {
 
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
   if (!library_takes(p) || p.w.rows * p.w.cols < kSmallestMeasured) return plain(library, p);
-  const Key key{p.transposed, p.end.y_f32, p.end.residual != nullptr, adds_in_place(p), bucket_of(p.x.rows),
-                p.outputs,    p.x.cols};
+  const Key key = key_of(p);
   std::map<Key, Choice>& known = choices_of(library).of;
   if (const auto found = known.find(key); found != known.end()) return found->second;
   // Timing needs synchronization, which a graph capture does not allow.
@@ -227,13 +236,24 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   return best;
 }
 
-bool tiles_are_faster(const Choice& choice, const Matmul& p, bool saves_pass) {
+bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::function<void()>& apart, Stream& stream) {
+  const Choice choice = choose_linear(library, tiled.matmul, stream);
   if (!choice.tiles.kernel) return false;
-  // A pass reads and writes y at about 2.5 TB/s (H200). Adding h B in the launch takes about half of that time, and
-  // about as long as adding it in the op that reads y.
-  constexpr float kPassBytesPerMillisecond = 2.5e9f;
-  const float pass = 2 * sizeof(bf16) * static_cast<float>(choice.rows * p.outputs) / kPassBytesPerMillisecond;
-  return choice.tiles.milliseconds <= choice.milliseconds + (saves_pass ? pass / 2 : 0);
+  LinearChoices& choices = choices_of(library);
+  if (choices.how != KernelChoice::fastest) return true;
+  const bool alone = choice.tiles.milliseconds <= choice.milliseconds;
+  if (!apart || adds_in_place(tiled.matmul)) return alone;
+  const TiledKey key{key_of(tiled.matmul), total_rank(tiled.pairs), tiled.pairs.size(), tiled.sum, !tiled.act.empty()};
+  if (const auto found = choices.tiled.find(key); found != choices.tiled.end()) return found->second;
+  if (is_capturing(stream)) return alone;
+  const GpuTimer timer(stream_of(stream));
+  constexpr int kRuns = 4;  // the first may have choices of its own to make
+  float together = std::numeric_limits<float>::infinity(), separate = together;
+  for (int i = 0; i < kRuns; ++i) {
+    together = std::min(together, timer.milliseconds([&] { run_tiles(tiled, stream_of(stream)); }));
+    separate = std::min(separate, timer.milliseconds(apart));
+  }
+  return choices.tiled[key] = together <= separate;
 }
 
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream) {

@@ -13,8 +13,11 @@
 
 #include <array>
 
+#include <functional>
+
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/linear_small.cuh"
+#include "kernels/cuda/linear_tiles.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -30,7 +33,6 @@ struct Choice {
   float milliseconds = 0;                     // how long it takes
   std::array<KernelTime, kMaxRings> rings{};  // how long each kernel of linear_ring.cu took
   KernelTime tiles{};                         // how long linear_tiles.cu took, where it is a candidate
-  int64_t rows = 0;                           // that were timed
 };
 
 // The choice for this shape, remembered in library.linear.
@@ -39,9 +41,10 @@ Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
 // nullptr where separate launches are faster.
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& inner);
-// Whether linear_tiles.cu, which also adds h B, is expected to be faster than the choice and what else adds it: a pass
-// that reads and writes y (`saves_pass`), or the op that reads y and does not keep it.
-bool tiles_are_faster(const Choice& choice, const Matmul& p, bool saves_pass);
+// Whether linear_tiles.cu takes the whole of `tiled` in less time than `apart`, launches that make the same of it: both
+// are timed at the first use of a shape, on the call's own tensors, which each of them overwrites with the same values.
+// Without `apart`, because the op that reads y adds h B: whether it is as fast as the choice for the matmul alone.
+bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::function<void()>& apart, Stream& stream);
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);
 // As run_linear, but returns false where cuBLASLt refuses.
 bool try_linear(const Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);

@@ -18,15 +18,16 @@ enum class AdaptedPart { nothing, inner, all };
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
-// Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is expected to be faster.
-// False, and nothing is done, elsewhere.
-// `writes_y`: otherwise y is written again when delta is added to it.
-bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, bool writes_y, Stream& stream);
-// act = swiglu of it; y is never written. make_h computes delta's h; called before the launch.
-bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& make_h,
+// Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is faster than `apart`, which
+// makes the same (linear_choice.h). Elsewhere false, and the result is still to be made.
+bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
+                  Stream& stream);
+// act = swiglu of it.
+bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream);
 // dx (+)= dy W + the sum of delta's pairs.
-bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, Stream& stream);
+bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, const std::function<void()>& apart,
+                    Stream& stream);
 
 // Whether x A of so many rows takes so few multiprocessors that it fits beside a matmul which was launched before it.
 bool inner_fits_beside(int64_t rows);

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/linear_tiles.h"
 #include "kernels/cuda/linear_tiles_epilogue.cuh"
+#include "kernels/cuda/linear_tiles_logprob.cuh"
 #include "kernels/cuda/linear_tiles_ring.cuh"
 #include "kernels/cuda/swiglu.cuh"
 
@@ -101,7 +102,10 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       for (TileWalk at = TileWalk::begin(call, cluster_rank()); !at.ended(call); at.next(call)) {
         Sums sums;
         accumulate<kTransposed>(sums, ring, call.steps, mine.block, mine.lane);
-        finish_tile<kEnd, kAdds>(sums, call, at, ring, mine);
+        if constexpr (kEnd == End::logprob || kEnd == End::logprob_entropy)
+          finish_logits<kEnd == End::logprob_entropy>(sums, call, at, mine);
+        else
+          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine);
       }
     }
     cluster_sync();  // the other block still copies to this one's memory and arrives at its barriers
@@ -126,7 +130,8 @@ TileCall call_of(const TileLinear& p) {
                 .steps = pieces(m.x.cols, 64),
                 .row_pairs = pieces(m.x.rows, kPairedBlocks * kRowsPerTile),
                 .sum = p.sum,
-                .pairs = static_cast<int>(p.pairs.size())};
+                .pairs = static_cast<int>(p.pairs.size()),
+                .logprob = p.logprob};
   if (!p.act.empty()) {
     call.y = data_of<bf16>(p.act), call.y_stride = p.act.row_stride;
     call.width = call.half_step = static_cast<int>(m.outputs / 2);
@@ -187,6 +192,7 @@ void launch(const TileLinear& p, cudaStream_t stream) {
   cudaLaunchKernelEx(&config, kKernel, maps_of(p, call), call);
   check_launch("linear");
 }
+
 template <bool kTransposed, Adds kAdds>
 void launch_with(const TileLinear& p, cudaStream_t stream) {
   if constexpr (!kTransposed)
@@ -205,7 +211,7 @@ bool tiles_take(const TileLinear& p) {
   const Matmul& m = p.matmul;
   if (!has_copy_engine() || !m.x.aligned || !m.w.aligned || m.end.y_f32 || m.end.bias) return false;
   if (m.x.rows == 0 || m.x.cols == 0 || m.outputs == 0) return false;
-  if (!aligned_16(m.end.y, m.end.y_stride, m.outputs)) return false;
+  if (m.end.y && !aligned_16(m.end.y, m.end.y_stride, m.outputs)) return false;
   if (m.end.residual && !aligned_16(m.end.residual, m.end.residual_stride, m.outputs)) return false;
   if (!p.act.empty() && (m.transposed || m.end.residual || !operand(p.act).aligned)) return false;
   // A slab of ups has one pair.
@@ -224,7 +230,10 @@ bool tiles_take(const TileLinear& p) {
 }
 
 void run_tiles(const TileLinear& p, cudaStream_t stream) {
-  if (p.pairs.empty())
+  if (p.logprob.pieces)
+    (p.logprob.moment ? launch<false, End::logprob_entropy, Adds::nothing>
+                      : launch<false, End::logprob, Adds::nothing>)(p, stream);
+  else if (p.pairs.empty())
     (p.matmul.transposed ? launch_with<true, Adds::nothing> : launch_with<false, Adds::nothing>)(p, stream);
   else if (p.sum)
     launch_with<true, Adds::pairs>(p, stream);

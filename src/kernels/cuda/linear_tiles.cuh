@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention_wgmma.cuh"
 #include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/linear_small.cuh"
+#include "kernels/cuda/linear_tiles.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -36,8 +37,9 @@ struct TilePair {
 // What the epilogue adds: nothing, one pair to each column, all pairs to all columns.
 enum class Adds { nothing, pair, pairs };
 
-// How it ends: y is stored; a residual is added before the first rounding, and y is stored; SwiGLU of y is stored.
-enum class End { plain, residual, swiglu };
+// How it ends: y is stored; a residual is added before the first rounding, and y is stored; SwiGLU of y is stored; y
+// are logits, of which softmax's sums and weights are stored (TileLogprob).
+enum class End { plain, residual, swiglu, logprob, logprob_entropy };
 
 struct TileCall {
   bf16* y = nullptr;  // what is stored
@@ -51,6 +53,7 @@ struct TileCall {
   bool sum = false;  // all pairs add to all columns, without a scale, before the one rounding
   int pairs = 0;
   TilePair pair[kMaxSitePairs];
+  TileLogprob logprob;
 
   __device__ int pair_of(int column) const {
     for (int p = 0; p < pairs; ++p)

@@ -5,16 +5,29 @@
 
 namespace lockstep::kernels::cuda {
 
+struct ChunkSums;
+
+// What becomes of logits that are not stored (kernels/cuda/softmax_chunk.cuh). A tile's columns are a piece.
+struct TileLogprob {
+  ChunkSums* pieces = nullptr;        // [rows, pieces_of(outputs)]
+  float* target_z = nullptr;          // [rows]: z of the target
+  const int32_t* targets = nullptr;   // [rows]; -1: none
+  float scale = 1;                    // z = logits * scale
+  bool moment = false;                // pieces have moments
+};
+
 // y = x W^T + residual, rounded, then + scale h B, rounded again. Of the pairs only b, rank, columns and scale are
 // read.
 //   sum    lora_shrink_backward, w is transposed: all pairs add to all columns without a scale, as one sum
 //   act    not empty: y is gates and ups, and only swiglu_forward(y) is stored, here
+//   logprob  with pieces: without adapter and residual; y gets exp(z - the piece's largest), or is nullptr
 struct TileLinear {
   Matmul matmul;
   ConstTensor h = {};
   std::span<const LoraPair> pairs = {};
   bool sum = false;
   Tensor act = {};
+  TileLogprob logprob = {};
 };
 bool tiles_take(const TileLinear& call);
 void run_tiles(const TileLinear& call, cudaStream_t stream);

@@ -33,6 +33,38 @@ static __global__ void negate(bf16* to, const bf16* from, int64_t count) {
     to[i] = -from[i];
 }
 
+// Times launches on a stream.
+class GpuTimer {
+ public:
+  explicit GpuTimer(cudaStream_t stream) : stream_(stream) {
+    check(cudaEventCreate(&start_), "linear: choosing a kernel");
+    check(cudaEventCreate(&end_), "linear: choosing a kernel");
+  }
+  ~GpuTimer() {
+    // A destructor cannot throw; if the GPU is lost, every later call reports it.
+    if (start_) cudaEventDestroy(start_);
+    if (end_) cudaEventDestroy(end_);
+    cudaGetLastError();
+  }
+  GpuTimer(const GpuTimer&) = delete;
+  GpuTimer& operator=(const GpuTimer&) = delete;
+
+  template <class F>
+  float milliseconds(const F& f) const {
+    check(cudaEventRecord(start_, stream_), "linear: choosing a kernel");
+    f();
+    check(cudaEventRecord(end_, stream_), "linear: choosing a kernel");
+    check(cudaEventSynchronize(end_), "linear: choosing a kernel");
+    float elapsed = 0;
+    check(cudaEventElapsedTime(&elapsed, start_, end_), "linear: choosing a kernel");
+    return elapsed;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t start_ = nullptr, end_ = nullptr;
+};
+
 // The matmul with random rows instead of the caller's, in memory of its own.
 class Trial {
  public:
@@ -42,16 +74,11 @@ class Trial {
       if (rows <= 16) return;
       rows /= 2;
     }
-    check(cudaEventCreate(&start_), "linear: choosing a kernel");
-    check(cudaEventCreate(&end_), "linear: choosing a kernel");
     prepare_checks();
   }
   ~Trial() {
-    // A destructor cannot throw; if the GPU is lost, every later call reports it.
-    if (start_) cudaEventDestroy(start_);
-    if (end_) cudaEventDestroy(end_);
     if (memory_) cudaFreeAsync(memory_, stream_);
-    cudaGetLastError();
+    cudaGetLastError();  // a destructor cannot throw; if the GPU is lost, every later call reports it
   }
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -97,7 +124,7 @@ class Trial {
  private:
   // If the delegating constructor throws, this one has completed, and so the destructor runs.
   Trial(const Matmul& like, Library& library, Stream& stream)
-      : library_(library), of_(stream), stream_(stream_of(stream)), matmul_(like) {}
+      : library_(library), of_(stream), stream_(stream_of(stream)), timer_(stream_), matmul_(like) {}
 
   static constexpr int64_t kSmallRows = 512;
   static constexpr float kHopeless = 2;  // a first run takes longer than later ones, but not twice as long
@@ -129,15 +156,7 @@ class Trial {
   template <class F>
   float best_milliseconds(const F& f, float least) {
     float best = std::numeric_limits<float>::infinity();
-    for (int i = 0; i < 3 && (i == 0 || best < kHopeless * least); ++i) {
-      check(cudaEventRecord(start_, stream_), "linear: choosing a kernel");
-      f();
-      check(cudaEventRecord(end_, stream_), "linear: choosing a kernel");
-      check(cudaEventSynchronize(end_), "linear: choosing a kernel");
-      float elapsed = 0;
-      check(cudaEventElapsedTime(&elapsed, start_, end_), "linear: choosing a kernel");
-      best = std::min(best, elapsed);
-    }
+    for (int i = 0; i < 3 && (i == 0 || best < kHopeless * least); ++i) best = std::min(best, timer_.milliseconds(f));
     return best;
   }
 
@@ -206,13 +225,13 @@ class Trial {
   Library& library_;
   Stream& of_;
   cudaStream_t stream_;  // the stream's own queue, or the second one of Stream::beside
+  GpuTimer timer_;
   Matmul matmul_;
   void* memory_ = nullptr;
   void* more_[3] = {};       // each of y's size
   bf16* weights_ = nullptr;  // rotated through by the trials of few rows
   std::vector<Check> checks_;
   unsigned* different_ = nullptr;
-  cudaEvent_t start_ = nullptr, end_ = nullptr;
 };
 
 }  // namespace lockstep::kernels::cuda

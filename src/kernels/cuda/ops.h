@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/limits.h"
 #include "kernels/linear.h"
+#include "kernels/linear_logprob.h"
 #include "kernels/logit_edits.h"
 #include "kernels/logprob.h"
 #include "kernels/lora.h"
@@ -88,6 +89,9 @@ void logprob_forward(Tensor logprob, Tensor entropy, Tensor lse, ConstTensor log
 void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_t> targets, float inv_temperature,
                       ConstTensor lse, ConstTensor entropy, ConstTensor d_logprob, ConstTensor d_entropy,
                       Stream& stream);
+bool makes_linear_logprob();
+void linear_logprob_forward(const LinearLogprob& call, Stream& stream);
+void linear_logprob_backward(const LinearLogprobBackward& call, Stream& stream);
 void sample_tokens(std::span<int32_t> tokens, ConstTensor logits, std::span<const SampleRow> rows, Stream& stream);
 
 // logit_edits.cu, top_logprobs.cu
