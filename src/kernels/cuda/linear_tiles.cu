@@ -30,7 +30,7 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
     }
     if constexpr (kAdds != Adds::nothing) {
       free_stage();
-      load_adapter(maps, call, ring, at);
+      load_adapter<kAdds>(maps, call, ring, at);
       ring.next();
     }
 #pragma unroll 1
@@ -43,17 +43,16 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
 
 // ---- the warpgroups that compute ----
 
-// Adds, rounds and stores a warp's rows of a tile, slab by slab.
+// Adds, rounds and stores a warp's rows of a tile, slab by slab. pairs: of the slabs before, gates and ups apart.
 template <End kEnd, Adds kAdds>
 __device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& call, const TileWalk& at, CopyRing& ring,
-                                            const WarpRows& mine) {
+                                            const WarpRows& mine, ColumnPair (&pairs)[2]) {
   HeldStage adapter, residual;
   if constexpr (kAdds != Adds::nothing) adapter = HeldStage::take(ring);
-  ColumnPair pair;
   const auto make = [&](Words& words, int s) {
     const int column = call.slab_column(at.column, s);
-    if (kAdds == Adds::pair && (s == 0 || column >= pair.end || kEnd == End::swiglu))
-      pair = ColumnPair::of(call, column);
+    ColumnPair& pair = pairs[kEnd == End::swiglu ? s / (kTileSlabs / 2) : 0];
+    if (kAdds == Adds::pair && !pair.has(column)) pair = ColumnPair::of(call, column);
     round_sums<kEnd == End::residual>(words, sums, s, residual.at + s % kResidualSlabs * 2 * kSlabBytes + mine.row,
                                       mine.lane);
     if constexpr (kAdds != Adds::nothing)
@@ -98,6 +97,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       claim_registers<240>();
       wait_for_previous();
       const WarpRows mine(ring);
+      ColumnPair pairs[2];
 #pragma unroll 1
       for (TileWalk at = TileWalk::begin(call, cluster_rank()); !at.ended(call); at.next(call)) {
         Sums sums;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         if constexpr (kEnd == End::logprob || kEnd == End::logprob_entropy)
           finish_logits<kEnd == End::logprob_entropy>(sums, call, at, mine);
         else
-          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine);
+          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine, pairs);
       }
     }
     cluster_sync();  // the other block still copies to this one's memory and arrives at its barriers

@@ -6,15 +6,18 @@
 
 namespace lockstep::kernels::cuda {
 
-// The pair that adds to a column and to those behind it up to `end`; groups = 0: none does.
+// The pair that adds to columns [begin, end); groups = 0: none does.
 struct ColumnPair {
-  int end = 0, h_group = 0, groups = 0;
+  int begin = 0, end = 0, h_group = 0, groups = 0;
   float scale = 1;
 
+  __device__ bool has(int column) const { return column >= begin && column < end; }
   __device__ static ColumnPair of(const TileCall& call, int column) {
-    const int p = call.pair_of(column);
-    if (p < 0) return {.end = column + kSlab};
-    return {call.pair[p].end, call.pair[p].h_group, call.pair[p].groups, call.pair[p].scale};
+    ColumnPair found{.begin = column, .end = column + kSlab};
+    call.with_pair_of(column, [&](int, const TilePair& pair) {
+      found = {pair.begin, pair.end, pair.h_group, pair.groups, pair.scale};
+    });
+    return found;
   }
 };
 
@@ -48,56 +51,72 @@ __device__ __forceinline__ void round_sums(Words& words, const Sums& sums, int s
   }
 }
 
-// Adds `groups` groups of 16 ranks. h: a lane's row of h, in which they begin at chunk h_chunk; b: of their rows of B.
-__device__ __forceinline__ void add_ranks(float (&sums)[kChunks][4], int groups, uint32_t h, int h_chunk, uint32_t b,
-                                          int lane) {
+// Adds `groups` groups of 16 ranks to the chunks from `first` on. h: a lane's row of h, in which they begin at chunk
+// h_chunk; b: of their rows of B.
+template <int kCount>
+__device__ __forceinline__ void add_ranks(float (&sums)[kCount][4], int first, int groups, uint32_t h, int h_chunk,
+                                          uint32_t b, int lane) {
 #pragma unroll 1
   for (int g = 0; g < groups; ++g, h_chunk += 2, b += 16 * 128) {
     uint32_t a[4];
     load_matrices(a, chunk_at(h, h_chunk, lane));
 #pragma unroll
-    for (int j = 0; j < kChunks; j += 2) {
+    for (int j = 0; j < kCount; j += 2) {
       uint32_t w[4];
-      load_matrices_trans(w, chunk_at(b, j, lane));
+      load_matrices_trans(w, chunk_at(b, first + j, lane));
       mma_16816(sums[j], a, {w[0], w[1]});
       mma_16816(sums[j + 1], a, {w[2], w[3]});
     }
   }
 }
 
+// Adds f32 sums to rounded words, from chunk `first` on, and rounds again.
+template <int kCount>
+__device__ __forceinline__ void add_rounded(Words& words, const float (&sums)[kCount][4], int first) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t& word = words[first + j][i];
+      word = pack_bf16(__fadd_rn(__uint_as_float(word << 16), sums[j][2 * i]),
+                       __fadd_rn(__uint_as_float(word & 0xffff0000u), sums[j][2 * i + 1]));
+    }
+}
+
 // Adds the adapter's part and rounds again.
 template <Adds kAdds>
 __device__ __forceinline__ void add_adapter(Words& words, const TileCall& call, const ColumnPair& pair, uint32_t h,
                                             uint32_t b, int lane) {
-  float sums[kChunks][4] = {};
+  b += lane % 16 * 128;
   if constexpr (kAdds == Adds::pairs) {
-    b += lane % 16 * 128;
-    add_ranks(sums, call.pair[0].groups, h, 0, b, lane);
+    constexpr int kHalf = kChunks / 2;  // there are not enough registers for two sums of a whole slab
 #pragma unroll
-    for (int p = 1; p < kMaxSitePairs; ++p) {
-      if (p >= call.pairs) break;
-      float more[kChunks][4] = {};
-      const int group = call.pair[p].h_group;
-      add_ranks(more, call.pair[p].groups, h, 2 * group, b + group * 16 * 128, lane);
+    for (int first = 0; first < kChunks; first += kHalf) {
+      float sums[kHalf][4] = {};
+      add_ranks(sums, first, call.pair[0].groups, h, 0, b, lane);
 #pragma unroll
-      for (int j = 0; j < kChunks; ++j)
+      for (int p = 1; p < kMaxSitePairs; ++p) {
+        if (p >= call.pairs) break;
+        float more[kHalf][4] = {};
+        const int group = call.pair[p].h_group;
+        add_ranks(more, first, call.pair[p].groups, h, 2 * group, b + group * 16 * 128, lane);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums[j][e] = __fadd_rn(more[j][e], sums[j][e]);
+        for (int j = 0; j < kHalf; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[j][e] = __fadd_rn(more[j][e], sums[j][e]);
+      }
+      add_rounded(words, sums, first);
     }
   } else {
     if (pair.groups == 0) return;  // adding 0 would turn -0 into 0
-    add_ranks(sums, pair.groups, h, 2 * pair.h_group, b + lane % 16 * 128, lane);
+    float sums[kChunks][4] = {};
+    add_ranks(sums, 0, pair.groups, h, 2 * pair.h_group, b, lane);
 #pragma unroll
     for (int j = 0; j < kChunks; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums[j][e] = __fmaf_rn(pair.scale, sums[j][e], 0.0f);
+    add_rounded(words, sums, 0);
   }
-#pragma unroll
-  for (int j = 0; j < kChunks; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      words[j][i] = pack_bf16(__fadd_rn(__uint_as_float(words[j][i] << 16), sums[j][2 * i]),
-                              __fadd_rn(__uint_as_float(words[j][i] & 0xffff0000u), sums[j][2 * i + 1]));
 }
 
 // A warp's 16 rows of a tile. row: the place of a lane's row in a slab of the tile's 128 rows.

@@ -23,23 +23,33 @@ __device__ __forceinline__ void load_step(const TileMaps& maps, const TileCall& 
   }
 }
 
-// h of the tile's rows in the place of x, B in that of the weight.
+// h of the tile's rows in the place of x, B in that of the weight. Nothing here may wait: the tile's last steps are as
+// long as this load takes.
+template <Adds kAdds>
 __device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCall& call, const CopyRing& ring,
                                              const TileWalk& at) {
   const auto each = [&](const auto& f) {
+#pragma unroll
     for (int s = 0; s < kTileSlabs; ++s) {
-      const int column = call.slab_column(at.column, s), one = call.sum ? -1 : call.pair_of(column);
-      for (int p = 0; p < call.pairs; ++p)
-        if (column < call.columns && (call.sum || p == one)) f(s, p, column);
+      const int column = call.slab_column(at.column, s);
+      if (column >= call.columns) continue;
+      const auto with = [&](int p, const TilePair& pair) { f(s, p, pair, column); };
+      if constexpr (kAdds == Adds::pair) {
+        call.with_pair_of(column, with);
+      } else {
+#pragma unroll
+        for (int p = 0; p < kMaxSitePairs; ++p)
+          if (p < call.pairs) with(p, call.pair[p]);
+      }
     }
   };
   uint32_t bytes = kXBytes;
-  each([&](int, int p, int) { bytes += call.pair[p].groups * 16 * 128; });
+  each([&](int, int, const TilePair& pair, int) { bytes += pair.groups * 16 * 128; });
   barrier_expect(ring.full(), bytes);
   copy_box(ring.at(), maps.h, 0, at.row, ring.full());
-  each([&](int s, int p, int column) {
-    copy_box(ring.at() + kXBytes + s * kSlabBytes + call.pair[p].b_group * 16 * 128, maps.b[p],
-             column - call.pair[p].begin, 0, ring.full());
+  each([&](int s, int p, const TilePair& pair, int column) {
+    copy_box(ring.at() + kXBytes + s * kSlabBytes + pair.b_group * 16 * 128, maps.b[p], column - pair.begin, 0,
+             ring.full());
   });
 }
 
