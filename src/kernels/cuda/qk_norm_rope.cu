@@ -8,20 +8,32 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// The elements of a head that one thread holds.
+// Of more rows, if all are aligned, forward gives a thread two heads: it loads angles and norm weights, which take four
+// times the bytes of a head's part, once for both.
+constexpr int64_t kMaxFewRows = 256;
+
+// The elements that one thread holds: of up to kHeads neighbouring heads, all queries, all keys or all values.
 struct Part {
   int64_t row;
-  int head, lane;
-  bool active;    // whether the thread has elements
-  int low, high;  // first element of each half, within the head
+  int head, count, lane;  // first head; number of heads
+  bool active;            // whether the thread has elements
+  int low, high;          // first element of each half, within a head
 
-  template <int kLanes>
-  __device__ static Part mine(const QkNormRopeArguments& h) {
+  // parts: per row, as parts_of() has them.
+  template <int kLanes, int kHeads>
+  __device__ static Part mine(const QkNormRopeArguments& h, uint32_t parts) {
     // 32 bits: there are fewer than 2^32 heads, and a 64-bit division would cost more than the rest of the address.
-    const uint32_t item = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes, row = item / h.items;
+    const uint32_t item = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes, row = item / parts;
+    int index = static_cast<int>(item - row * parts), begin = 0, end = h.heads;
+    if constexpr (kHeads > 1)
+      while (index * kHeads >= end - begin) {
+        index -= (end - begin + kHeads - 1) / kHeads;
+        begin = end, end += h.kv_heads;
+      }
     Part part;
     part.row = row;
-    part.head = static_cast<int>(item - row * h.items);
+    part.head = begin + index * kHeads;
+    part.count = kHeads == 1 ? 1 : min(kHeads, end - part.head);
     part.lane = threadIdx.x % kLanes;
     part.low = 8 * part.lane;
     part.high = part.low + h.head_dim / 2;
@@ -30,14 +42,38 @@ struct Part {
   }
 };
 
-template <int kLanes>
-__global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(Matrix qk, Matrix qkv, QkNormRopeArguments h) {
-  const Part part = Part::mine<kLanes>(h);
+template <int kHeads>
+uint32_t parts_of(const QkNormRopeArguments& h) {
+  const auto parts = [](int heads) { return static_cast<uint32_t>((heads + kHeads - 1) / kHeads); };
+  const bool with_values = static_cast<int>(h.items) > h.heads + h.kv_heads;
+  return parts(h.heads) + parts(h.kv_heads) * (with_values ? 2 : 1);
+}
+
+// The caches do not hold many rows until they are read again: streaming loads and stores leave room to others.
+template <int kHeads>
+__device__ __forceinline__ uint4 load(const bf16* p, bool aligned) {
+  if constexpr (kHeads > 1) return __ldcs(reinterpret_cast<const uint4*>(p));
+  return load_bf16x8(p, 8, aligned);
+}
+template <int kHeads>
+__device__ __forceinline__ void store(bf16* p, const float (&v)[8], bool aligned) {
+  if constexpr (kHeads > 1)
+    __stcs(reinterpret_cast<uint4*>(p), rounded(v));
+  else
+    store8(p, v, 8, aligned);
+}
+
+// kHeads > 1: all rows are aligned.
+template <int kLanes, int kHeads>
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_rope_kernel(Matrix qk, Matrix qkv, QkNormRopeArguments h, uint32_t parts) {
+  const Part part = Part::mine<kLanes, kHeads>(h, parts);
   const int column = part.head * h.head_dim;
-  const bool is_value = h.is_value(part.head);
-  float a[8] = {}, b[8] = {}, low[8], high[8];
+  const bool is_value = h.is_value(part.head), stores = h.sequences && !h.is_query(part.head);
+  float low[8], high[8];
+  uint4 x[kHeads][2] = {};
   Angles angles;
-  bf16* to = nullptr;  // where a key or value is stored in the KV cache
+  bf16* to = qk.at(part.row, column);  // or where the key or value is stored in the KV cache
   let_next_begin();
   // Positions, rope tables and norm weights were written before the kernel ahead of this one started, so they are
   // loaded while that kernel (the projection) is still running.
@@ -46,61 +82,86 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(Matrix qk, Matri
       angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
       if (h.q_norm) {
         const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
-        load8(low, norm + part.low, 8, h.norms_aligned);
-        load8(high, norm + part.high, 8, h.norms_aligned);
+        load8(low, norm + part.low, 8, kHeads > 1 || h.norms_aligned);
+        load8(high, norm + part.high, 8, kHeads > 1 || h.norms_aligned);
       }
     }
-    if (h.sequences && !h.is_query(part.head)) to = stored(h, part.row, h.positions[part.row], part.head);
+    if (stores) to = stored(h, part.row, h.positions[part.row], part.head);
   }
+  const int step = stores ? kKvBlock * h.head_dim : h.head_dim;
+  const bool aligned = stores || qk.aligned;
+  __builtin_assume(__isGlobal(to));
   wait_for_previous();
-  if (part.active) {
-    load8(a, qkv.at(part.row, column + part.low), 8, qkv.aligned);
-    load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
-  }
-  float rstd = 1;
-  if (h.q_norm) rstd = head_rstd<kLanes>(a, b, h.head_dim, h.eps);
-  if (!part.active) return;
-  if (!is_value) {
-    if (h.q_norm) {
-      scale_head(a, rstd, low), scale_head(b, rstd, high);
-      if (h.rstd && part.lane == 0) h.rstd[h.rstd_index(part.row, part.head)] = rstd;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i)
+    if (part.active && (kHeads == 1 || i < part.count)) {
+      const bf16* const from = qkv.at(part.row, column + i * h.head_dim);
+      x[i][0] = load<kHeads>(from + part.low, qkv.aligned);
+      x[i][1] = load<kHeads>(from + part.high, qkv.aligned);
     }
-    rotate(a, b, angles, 1);
-    store8(qk.at(part.row, column + part.low), a, 8, qk.aligned);
-    store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
+  float rstd[kHeads] = {};
+  if (h.q_norm) {
+    float sum[kHeads];
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      float a[8], b[8];
+      widen(a, x[i][0]), widen(b, x[i][1]);
+      sum[i] = sum_of_products(sum_of_products(0, a, a), b, b);
+    }
+    if constexpr (kHeads == 1)
+      rstd[0] = rstd_of(head_sum<kLanes>(sum[0]), h.head_dim, h.eps);
+    else
+      two_rstds<kLanes>(rstd, sum, h.head_dim, h.eps);
   }
-  if (to) {
-    store8(to + part.low, a, 8, true);
-    store8(to + part.high, b, 8, true);
+  if (!part.active) return;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (kHeads > 1 && i >= part.count) break;
+    float a[8], b[8];
+    widen(a, x[i][0]), widen(b, x[i][1]);
+    if (!is_value) {
+      if (h.q_norm) {
+        scale_head(a, rstd[i], low), scale_head(b, rstd[i], high);
+        if (h.rstd && part.lane == 0) h.rstd[h.rstd_index(part.row, part.head) + i] = rstd[i];
+      }
+      rotate(a, b, angles);
+    }
+    store<kHeads>(to + i * step + part.low, a, aligned);
+    store<kHeads>(to + i * step + part.high, b, aligned);
   }
 }
 
-template <int kLanes>
+// kAligned: all rows are.
+template <int kLanes, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_backward_kernel(Matrix d_qkv, Matrix qkv, QkNormRopeArguments h) {
-  const Part part = Part::mine<kLanes>(h);
+    qk_norm_rope_backward_kernel(Matrix d_qkv, Matrix qkv, QkNormRopeArguments h, uint32_t parts) {
+  const Part part = Part::mine<kLanes, 1>(h, parts);
   const int column = part.head * h.head_dim;
-  begin_early();
   uint4 grad[2] = {}, input[2] = {};
   Angles angles;
   float rstd = 0, low[8] = {}, high[8] = {};
-  // All loads are in flight at once.
+  let_next_begin();
   if (part.active) {
-    grad[0] = load_bf16x8(d_qkv.at(part.row, column + part.low), 8, d_qkv.aligned);
-    grad[1] = load_bf16x8(d_qkv.at(part.row, column + part.high), 8, d_qkv.aligned);
-    if (h.q_norm) {
-      input[0] = load_bf16x8(qkv.at(part.row, column + part.low), 8, qkv.aligned);
-      input[1] = load_bf16x8(qkv.at(part.row, column + part.high), 8, qkv.aligned);
-      rstd = h.rstd[h.rstd_index(part.row, part.head)];
-      const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
-      load8(low, norm + part.low, 8, h.norms_aligned);
-      load8(high, norm + part.high, 8, h.norms_aligned);
-    }
     angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
+    if (h.q_norm) {
+      const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
+      load8(low, norm + part.low, 8, kAligned || h.norms_aligned);
+      load8(high, norm + part.high, 8, kAligned || h.norms_aligned);
+    }
+  }
+  wait_for_previous();
+  if (part.active) {
+    grad[0] = load_bf16x8(d_qkv.at(part.row, column + part.low), 8, kAligned || d_qkv.aligned);
+    grad[1] = load_bf16x8(d_qkv.at(part.row, column + part.high), 8, kAligned || d_qkv.aligned);
+    if (h.q_norm) {
+      input[0] = load_bf16x8(qkv.at(part.row, column + part.low), 8, kAligned || qkv.aligned);
+      input[1] = load_bf16x8(qkv.at(part.row, column + part.high), 8, kAligned || qkv.aligned);
+      rstd = h.rstd[h.rstd_index(part.row, part.head)];
+    }
   }
   float a[8], b[8];
   widen(a, grad[0]), widen(b, grad[1]);
-  rotate(a, b, angles, -1);
+  rotate<true>(a, b, angles);
   if (h.q_norm) {
     float x_low[8], x_high[8];
     widen(x_low, input[0]), widen(x_high, input[1]);
@@ -119,20 +180,28 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   if (!part.active) return;
-  store8(d_qkv.at(part.row, column + part.low), a, 8, d_qkv.aligned);
-  store8(d_qkv.at(part.row, column + part.high), b, 8, d_qkv.aligned);
+  store8(d_qkv.at(part.row, column + part.low), a, 8, kAligned || d_qkv.aligned);
+  store8(d_qkv.at(part.row, column + part.high), b, 8, kAligned || d_qkv.aligned);
 }
 
 // launch(threads per head as a constant, grid)
 template <class Launch>
-void for_head_dim(const QkNormRopeArguments& h, const Launch& launch) {
+void for_head_dim(const QkNormRopeArguments& h, uint32_t parts, const Launch& launch) {
   const auto start = [&](auto lanes) {
-    const int64_t threads = h.rows * h.items * lanes.value;
+    const int64_t threads = h.rows * parts * lanes.value;
     launch(lanes, static_cast<unsigned>((threads + kThreads - 1) / kThreads));
   };
   if (head_lanes(h.head_dim) == 4) return start(std::integral_constant<int, 4>());
   if (head_lanes(h.head_dim) == 8) return start(std::integral_constant<int, 8>());
   start(std::integral_constant<int, 16>());
+}
+
+template <int kHeads>
+void launch_forward(const QkNormRopeArguments& h, const Matrix& qk, const Matrix& qkv, Stream& stream) {
+  const uint32_t parts = parts_of<kHeads>(h);
+  for_head_dim(h, parts, [&](auto lanes, unsigned grid) {
+    launch_early(qk_norm_rope_kernel<lanes.value, kHeads>, grid, kThreads, 0, stream_of(stream), qk, qkv, h, parts);
+  });
 }
 
 }  // namespace
@@ -144,10 +213,9 @@ void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& s
     h.items += static_cast<uint32_t>(h.kv_heads);
     h.store_in(call.rows.device);
   }
-  for_head_dim(h, [&](auto lanes, unsigned grid) {
-    launch_early(qk_norm_rope_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(call.qk), Matrix(qkv),
-                 h);
-  });
+  const Matrix to(call.qk), from(qkv);
+  const bool many = h.rows > kMaxFewRows && to.aligned && from.aligned && h.norms_aligned;
+  many ? launch_forward<2>(h, to, from, stream) : launch_forward<1>(h, to, from, stream);
   check_launch("qk_norm_rope_forward", {call.qk, qkv});
 }
 
@@ -156,9 +224,12 @@ void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, cons
   const QkNormRopeArguments h = arguments_of(d_qkv, rstd, spec);
   if (h.rows == 0) return;
   // Without norms qkv is not read and may be empty.
-  for_head_dim(h, [&](auto lanes, unsigned grid) {
-    launch_early(qk_norm_rope_backward_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), Matrix(d_qkv),
-                 Matrix(spec.norms.q_norm.empty() ? d_qkv : qkv), h);
+  const Matrix grad(d_qkv), input(spec.norms.q_norm.empty() ? ConstTensor(d_qkv) : qkv);
+  const bool aligned = grad.aligned && input.aligned && h.norms_aligned;
+  for_head_dim(h, h.items, [&](auto lanes, unsigned grid) {
+    launch_early(
+        aligned ? qk_norm_rope_backward_kernel<lanes.value, true> : qk_norm_rope_backward_kernel<lanes.value, false>,
+        grid, kThreads, 0, stream_of(stream), grad, input, h, h.items);
   });
   check_launch("qk_norm_rope_backward", {d_qkv, qkv});
 }
