@@ -1,5 +1,6 @@
-// q/k norm + RoPE + KV store, forward (qk_norm_rope_kernel) and backward (qk_norm_rope_backward_kernel). RoPE has no
-// other backward on a GPU: it rotates by the negative angle, and the gradient of the norm follows in the same kernel.
+// q/k norm + RoPE + KV store, forward (qk_norm_rope_kernel, qk_norm_rope_pairs_kernel) and backward
+// (qk_norm_rope_backward_kernel). RoPE has no other backward on a GPU: it rotates by the negative angle, and the
+// gradient of the norm follows in the same kernel.
 #include "kernels/cuda/qk_norm_rope.cuh"
 #include "kernels/cuda/qk_norm_rope_arguments.cuh"
 
@@ -7,10 +8,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-
-// Of more rows, if all are aligned, forward gives a thread two heads: it loads angles and norm weights, which take four
-// times the bytes of a head's part, once for both.
-constexpr int64_t kMaxFewRows = 256;
+constexpr int64_t kMaxFewRows = 256;  // of forward by qk_norm_rope_kernel
 
 // The elements that one thread holds: of up to kHeads neighbouring heads, all queries, all keys or all values.
 struct Part {
@@ -19,7 +17,7 @@ struct Part {
   bool active;            // whether the thread has elements
   int low, high;          // first element of each half, within a head
 
-  // parts: per row, as parts_of() has them.
+  // parts: how many a row has.
   template <int kLanes, int kHeads>
   __device__ static Part mine(const QkNormRopeArguments& h, uint32_t parts) {
     // 32 bits: there are fewer than 2^32 heads, and a 64-bit division would cost more than the rest of the address.
@@ -42,38 +40,14 @@ struct Part {
   }
 };
 
-template <int kHeads>
-uint32_t parts_of(const QkNormRopeArguments& h) {
-  const auto parts = [](int heads) { return static_cast<uint32_t>((heads + kHeads - 1) / kHeads); };
-  const bool with_values = static_cast<int>(h.items) > h.heads + h.kv_heads;
-  return parts(h.heads) + parts(h.kv_heads) * (with_values ? 2 : 1);
-}
-
-// The caches do not hold many rows until they are read again: streaming loads and stores leave room to others.
-template <int kHeads>
-__device__ __forceinline__ uint4 load(const bf16* p, bool aligned) {
-  if constexpr (kHeads > 1) return __ldcs(reinterpret_cast<const uint4*>(p));
-  return load_bf16x8(p, 8, aligned);
-}
-template <int kHeads>
-__device__ __forceinline__ void store(bf16* p, const float (&v)[8], bool aligned) {
-  if constexpr (kHeads > 1)
-    __stcs(reinterpret_cast<uint4*>(p), rounded(v));
-  else
-    store8(p, v, 8, aligned);
-}
-
-// kHeads > 1: all rows are aligned.
-template <int kLanes, int kHeads>
-__global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_kernel(Matrix qk, Matrix qkv, QkNormRopeArguments h, uint32_t parts) {
-  const Part part = Part::mine<kLanes, kHeads>(h, parts);
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(Matrix qk, Matrix qkv, QkNormRopeArguments h) {
+  const Part part = Part::mine<kLanes, 1>(h, h.items);
   const int column = part.head * h.head_dim;
-  const bool is_value = h.is_value(part.head), stores = h.sequences && !h.is_query(part.head);
-  float low[8], high[8];
-  uint4 x[kHeads][2] = {};
+  const bool is_value = h.is_value(part.head);
+  float a[8] = {}, b[8] = {}, low[8], high[8];
   Angles angles;
-  bf16* to = qk.at(part.row, column);  // or where the key or value is stored in the KV cache
+  bf16* to = nullptr;  // where a key or value is stored in the KV cache
   let_next_begin();
   // Positions, rope tables and norm weights were written before the kernel ahead of this one started, so they are
   // loaded while that kernel (the projection) is still running.
@@ -82,41 +56,82 @@ __global__ void __launch_bounds__(kThreads)
       angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
       if (h.q_norm) {
         const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
-        load8(low, norm + part.low, 8, kHeads > 1 || h.norms_aligned);
-        load8(high, norm + part.high, 8, kHeads > 1 || h.norms_aligned);
+        load8(low, norm + part.low, 8, h.norms_aligned);
+        load8(high, norm + part.high, 8, h.norms_aligned);
       }
     }
-    if (stores) to = stored(h, part.row, h.positions[part.row], part.head);
+    if (h.sequences && !h.is_query(part.head)) to = stored(h, part.row, h.positions[part.row], part.head);
+  }
+  wait_for_previous();
+  if (part.active) {
+    load8(a, qkv.at(part.row, column + part.low), 8, qkv.aligned);
+    load8(b, qkv.at(part.row, column + part.high), 8, qkv.aligned);
+  }
+  float rstd = 1;
+  if (h.q_norm) rstd = head_rstd<kLanes>(a, b, h.head_dim, h.eps);
+  if (!part.active) return;
+  if (!is_value) {
+    if (h.q_norm) {
+      scale_head(a, rstd, low), scale_head(b, rstd, high);
+      if (h.rstd && part.lane == 0) h.rstd[h.rstd_index(part.row, part.head)] = rstd;
+    }
+    rotate(a, b, angles);
+    store8(qk.at(part.row, column + part.low), a, 8, qk.aligned);
+    store8(qk.at(part.row, column + part.high), b, 8, qk.aligned);
+  }
+  if (to) {
+    store8(to + part.low, a, 8, true);
+    store8(to + part.high, b, 8, true);
+  }
+}
+
+// The same of many rows, all aligned. A thread has two heads: it loads angles and norm weights, which take four times
+// the bytes of its part of a head, once for both. Keys go to the KV cache alone where they are stored. The caches do
+// not hold many rows until they are read again, so loads and stores are streaming ones.
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_rope_pairs_kernel(Matrix qk, Matrix qkv, QkNormRopeArguments h, uint32_t parts) {
+  const Part part = Part::mine<kLanes, 2>(h, parts);
+  const int column = part.head * h.head_dim + part.low, half = h.head_dim / 2;
+  const bool is_value = h.is_value(part.head), stores = h.sequences && !h.is_query(part.head);
+  float low[8], high[8];
+  Angles angles;
+  bf16* to = qk.at(part.row, column);
+  let_next_begin();
+  if (part.active) {
+    if (!is_value) {
+      angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
+      if (h.q_norm) {
+        const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
+        load_all8(low, norm + part.low, true), load_all8(high, norm + part.high, true);
+      }
+    }
+    if (stores) to = stored(h, part.row, h.positions[part.row], part.head) + part.low;
   }
   const int step = stores ? kKvBlock * h.head_dim : h.head_dim;
-  const bool aligned = stores || qk.aligned;
-  __builtin_assume(__isGlobal(to));
+  const bf16* const from = qkv.at(part.row, column);
   wait_for_previous();
+  uint4 x[2][2] = {};
+  float sum[2], rstd[2] = {};
 #pragma unroll
-  for (int i = 0; i < kHeads; ++i)
-    if (part.active && (kHeads == 1 || i < part.count)) {
-      const bf16* const from = qkv.at(part.row, column + i * h.head_dim);
-      x[i][0] = load<kHeads>(from + part.low, qkv.aligned);
-      x[i][1] = load<kHeads>(from + part.high, qkv.aligned);
+  for (int i = 0; i < 2; ++i)
+    if (part.active && i < part.count) {
+      x[i][0] = __ldcs(reinterpret_cast<const uint4*>(from + i * h.head_dim));
+      x[i][1] = __ldcs(reinterpret_cast<const uint4*>(from + i * h.head_dim + half));
     }
-  float rstd[kHeads] = {};
   if (h.q_norm) {
-    float sum[kHeads];
 #pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
+    for (int i = 0; i < 2; ++i) {
       float a[8], b[8];
       widen(a, x[i][0]), widen(b, x[i][1]);
       sum[i] = sum_of_products(sum_of_products(0, a, a), b, b);
     }
-    if constexpr (kHeads == 1)
-      rstd[0] = rstd_of(head_sum<kLanes>(sum[0]), h.head_dim, h.eps);
-    else
-      two_rstds<kLanes>(rstd, sum, h.head_dim, h.eps);
+    two_rstds<kLanes>(rstd, sum, h.head_dim, h.eps);
   }
   if (!part.active) return;
 #pragma unroll
-  for (int i = 0; i < kHeads; ++i) {
-    if (kHeads > 1 && i >= part.count) break;
+  for (int i = 0; i < 2; ++i) {
+    if (i >= part.count) break;
     float a[8], b[8];
     widen(a, x[i][0]), widen(b, x[i][1]);
     if (!is_value) {
@@ -126,16 +141,16 @@ __global__ void __launch_bounds__(kThreads)
       }
       rotate(a, b, angles);
     }
-    store<kHeads>(to + i * step + part.low, a, aligned);
-    store<kHeads>(to + i * step + part.high, b, aligned);
+    __stcs(reinterpret_cast<uint4*>(to + i * step), rounded(a));
+    __stcs(reinterpret_cast<uint4*>(to + i * step + half), rounded(b));
   }
 }
 
 // kAligned: all rows are.
 template <int kLanes, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_backward_kernel(Matrix d_qkv, Matrix qkv, QkNormRopeArguments h, uint32_t parts) {
-  const Part part = Part::mine<kLanes, 1>(h, parts);
+    qk_norm_rope_backward_kernel(Matrix d_qkv, Matrix qkv, QkNormRopeArguments h) {
+  const Part part = Part::mine<kLanes, 1>(h, h.items);
   const int column = part.head * h.head_dim;
   uint4 grad[2] = {}, input[2] = {};
   Angles angles;
@@ -196,14 +211,6 @@ void for_head_dim(const QkNormRopeArguments& h, uint32_t parts, const Launch& la
   start(std::integral_constant<int, 16>());
 }
 
-template <int kHeads>
-void launch_forward(const QkNormRopeArguments& h, const Matrix& qk, const Matrix& qkv, Stream& stream) {
-  const uint32_t parts = parts_of<kHeads>(h);
-  for_head_dim(h, parts, [&](auto lanes, unsigned grid) {
-    launch_early(qk_norm_rope_kernel<lanes.value, kHeads>, grid, kThreads, 0, stream_of(stream), qk, qkv, h, parts);
-  });
-}
-
 }  // namespace
 
 void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& stream) {
@@ -215,7 +222,17 @@ void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& s
   }
   const Matrix to(call.qk), from(qkv);
   const bool many = h.rows > kMaxFewRows && to.aligned && from.aligned && h.norms_aligned;
-  many ? launch_forward<2>(h, to, from, stream) : launch_forward<1>(h, to, from, stream);
+  if (many) {
+    const auto pairs = [](int heads) { return static_cast<uint32_t>((heads + 1) / 2); };
+    const uint32_t parts = pairs(h.heads) + pairs(h.kv_heads) * (call.store ? 2 : 1);
+    for_head_dim(h, parts, [&](auto lanes, unsigned grid) {
+      launch_early(qk_norm_rope_pairs_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), to, from, h, parts);
+    });
+  } else {
+    for_head_dim(h, h.items, [&](auto lanes, unsigned grid) {
+      launch_early(qk_norm_rope_kernel<lanes.value>, grid, kThreads, 0, stream_of(stream), to, from, h);
+    });
+  }
   check_launch("qk_norm_rope_forward", {call.qk, qkv});
 }
 
@@ -229,7 +246,7 @@ void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, cons
   for_head_dim(h, h.items, [&](auto lanes, unsigned grid) {
     launch_early(
         aligned ? qk_norm_rope_backward_kernel<lanes.value, true> : qk_norm_rope_backward_kernel<lanes.value, false>,
-        grid, kThreads, 0, stream_of(stream), grad, input, h, h.items);
+        grid, kThreads, 0, stream_of(stream), grad, input, h);
   });
   check_launch("qk_norm_rope_backward", {d_qkv, qkv});
 }
