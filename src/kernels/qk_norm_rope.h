@@ -27,7 +27,7 @@ struct QkNormRopeSpec {
   AttentionShape shape;
 };
 
-//   qk       [T, (H + C) K]    q' and k', written; may be the first columns of qkv
+//   qk       [T, (H + C) K]    q' and k', written; may be the first columns of qkv. k' is undefined if it is stored.
 //   rstd     [T H] of q, then [T C] of k, f32; written unless empty; needed by qk_norm_rope_backward with norms
 //   rows     where k' and v are stored, unless `store` is false
 // On the CPU entries of a block beyond the written position are set to 0 when its first position is written.

@@ -161,9 +161,10 @@ TEST_F(RowCuda, LogitsThatAreNotNumbersShow) {
   EXPECT_TRUE(std::isfinite(bench_->read(entropy)[2]));
 }
 
-// Heads, with keys and values going to blocks that lie about in memory.
+// Heads, with keys and values going to blocks that lie about in memory. Many rows and numbers of heads that the kernel
+// of many rows does not divide evenly, beside the same without storing and single rows.
 TEST_F(RowCuda, HeadsStoreTheirKeysAndValues) {
-  constexpr int64_t kHeads = 4, kKvHeads = 2, kFirst = 21, kCount = 50;
+  constexpr int64_t kHeads = 9, kKvHeads = 3, kFirst = 21, kCount = 157;
   for (const int64_t head_dim : {16, 48, 64, 128, 144, 256}) {
     const int64_t all = (kHeads + kKvHeads) * head_dim, width = all + kKvHeads * head_dim;
     AttentionShape shape{.heads = kHeads, .kv_heads = kKvHeads, .head_dim = head_dim};
@@ -186,16 +187,20 @@ TEST_F(RowCuda, HeadsStoreTheirKeysAndValues) {
     const auto placed = bench_->ints(positions);
     std::vector<float> frequencies;
     for (int64_t i = 0; i < head_dim / 2; ++i) frequencies.push_back(1.0f / static_cast<float>(i + 1));
-    const RopeTable table = make_rope_table(frequencies, 128, 1, *stream_);
+    const RopeTable table = make_rope_table(frequencies, kFirst + kCount, 1, *stream_);
     const QkNorms norms{.q_norm = floats(head_dim, 2), .k_norm = floats(head_dim, 3), .eps = 1e-6f};
-    const Tensor qkv = activations(2 * kCount, width, 1, 2), qk = bench_->poisoned_activations({2 * kCount, all});
+    const Tensor qkv = activations(2 * kCount, width, 1, 2), queries = bench_->poisoned_activations({2 * kCount, all}),
+                 qk = bench_->poisoned_activations({2 * kCount, all});
     const Tensor rstd = bench_->poisoned_f32({2 * kCount * (kHeads + kKvHeads)});
-    qk_norm_rope_forward({.spec = {.norms = norms, .table = table, .positions = placed, .shape = shape},
-                          .qk = qk,
-                          .rstd = rstd,
-                          .rows = rows},
-                         qkv, *stream_);
+    QkNormRopeCall call{.spec = {.norms = norms, .table = table, .positions = placed, .shape = shape},
+                        .qk = queries,
+                        .rstd = rstd,
+                        .rows = rows};
+    qk_norm_rope_forward(call, qkv, *stream_);
+    call.qk = qk, call.store = false;
+    qk_norm_rope_forward(call, qkv, *stream_);
     const auto new_qk = bench_->read(qk), old = bench_->read(qkv);
+    expect_same(queries.cols(0, kHeads * head_dim), qk.cols(0, kHeads * head_dim), "queries");
     for (size_t t = 0; t < positions.size(); ++t) {
       const auto block = static_cast<size_t>(positions[t] / kKvBlock + (t < kCount ? 0 : num_blocks));
       const auto stored = bench_->read(memory[block].rows(1, 2));
@@ -221,6 +226,10 @@ TEST_F(RowCuda, HeadsStoreTheirKeysAndValues) {
                             .store = false},
                            row, *stream_);
       expect_same(row.cols(0, all), qk.rows(t, t + 1), "in place");
+      for (const auto& [first, heads] : {std::pair(int64_t{0}, kHeads), std::pair(kHeads, kKvHeads)}) {
+        const int64_t many = first * 2 * kCount + t * heads;
+        expect_same(one_rstd.rows(first, first + heads), rstd.rows(many, many + heads), "rstd");
+      }
     }
   }
 }

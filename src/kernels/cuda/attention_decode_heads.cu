@@ -81,7 +81,7 @@ struct NewHead {
     if (!active) return;
     if (!is_value) {
       if (h.q_norm) scale_head(a, rstd, low_norm), scale_head(b, rstd, high_norm);
-      rotate(a, b, angles, 1);
+      rotate(a, b, angles);
     }
     const int newest = part.high % static_cast<int>(kKeySpan), block = newest / kKeyBlock;
     bf16* const tile = is_query ? shared.queries : is_value ? shared.span.values[block] : shared.span.keys[block];

@@ -4,7 +4,7 @@
 // a thread has all of its elements or none; then they are 0.
 #pragma once
 
-#include "kernels/cuda/row_io.cuh"
+#include "kernels/cuda/rmsnorm.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -30,9 +30,20 @@ __device__ __forceinline__ float sum_of_products(float sum, const float (&x)[8],
 // 1 / sqrt(mean(x^2) + eps); every thread of the warp must call this.
 template <int kLanes>
 __device__ __forceinline__ float head_rstd(const float (&a)[8], const float (&b)[8], int head_dim, float eps) {
-  const float sum = head_sum<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b));
-  const float mean = __fdiv_rn(sum, static_cast<float>(head_dim));
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+  return rstd_of(head_sum<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b)), head_dim, eps);
+}
+// The same of two heads whose kLanes threads are kStride lanes apart, given each thread's part of both sums. One half
+// of the threads completes the first sum and the other half the second one, in the order of head_sum.
+template <int kLanes, int kStride = 1>
+__device__ __forceinline__ void two_rstds(float (&rstd)[2], const float (&sum)[2], int head_dim, float eps) {
+  constexpr int kApart = kLanes / 2 * kStride;
+  const bool second = threadIdx.x & kApart;
+  const float kept = second ? sum[1] : sum[0], given = second ? sum[0] : sum[1];
+  float x = __fadd_rn(kept, __shfl_xor_sync(~0u, given, kApart));
+#pragma unroll
+  for (int offset = kApart / 2; offset >= kStride; offset /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, offset));
+  const float mine = rstd_of(x, head_dim, eps), other = __shfl_xor_sync(~0u, mine, kApart);
+  rstd[0] = second ? other : mine, rstd[1] = second ? mine : other;
 }
 __device__ __forceinline__ void scale_head(float (&x)[8], float rstd, const float (&norm)[8]) {
 #pragma unroll
@@ -49,11 +60,12 @@ struct Angles {
   }
 };
 
-// RoPE: (a, b) -> (a cos - b sin, b cos + a sin); direction -1 is its backward.
-__device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Angles& angles, float direction) {
+// RoPE: (a, b) -> (a cos - b sin, b cos + a sin); kBackward rotates by the negative angle.
+template <bool kBackward = false>
+__device__ __forceinline__ void rotate(float (&a)[8], float (&b)[8], const Angles& angles) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float s = __fmul_rn(direction, angles.sine[i]), low = a[i], high = b[i];
+    const float s = kBackward ? -angles.sine[i] : angles.sine[i], low = a[i], high = b[i];
     a[i] = __fmaf_rn(low, angles.cosine[i], __fmul_rn(high, -s));
     b[i] = __fmaf_rn(high, angles.cosine[i], __fmul_rn(low, s));
   }

@@ -5,22 +5,9 @@
 #include "kernels/cuda/lora_delta.cuh"
 #include "kernels/cuda/qk_norm_rope.cuh"
 #include "kernels/cuda/qk_norm_rope_arguments.cuh"
-#include "kernels/cuda/rmsnorm.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
-
-// The sum over the lanes of one head, in the order of head_sum<kLanes>: neighbours are 4 lanes apart.
-template <int kLanes>
-__device__ __forceinline__ float sum_of_head(float x) {
-#pragma unroll
-  for (int offset = kLanes / 2; offset > 0; offset /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, 4 * offset));
-  return x;
-}
-
-__device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
-  return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
-}
 
 // kLanes: lane groups per head, 4 or 8 (head_dim is 16 kLanes). kGroups as in LaneInput.
 template <int kLanes, int kGroups, class Source>
@@ -51,7 +38,7 @@ __global__ void __launch_bounds__(256, 2)
   // In device memory a lane has other columns (TileFetch).
   const int outer_head = head0 + lane % 8 / kLanes, outer_low = lane % 8 % kLanes * 8,
             outer_column = outer_head * 2 * kHalf + outer_low;
-  const bool outer_there = outer_head < num_heads;
+  const bool outer_there = outer_head < num_heads, stores = outer_there && h.sequences && !h.is_query(outer_head);
   const LaneRows<bf16> qkv_rows(qkv.data, qkv.stride, outer_there ? outer_column : outer_low),
       qk_rows(qk.data, qk.stride, outer_column);
   const uint4* const strips = shared + warp % across * 2 * groups * kStripPieces;
@@ -87,6 +74,12 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
       if (there && !is_value) angles[r].load(h.cosines, h.sines, int64_t{position[r]} * kHalf + low);
+    bf16* to[2];  // of the lane's rows in device memory; looked up while the sums are formed
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = min(row0 + lane / 8 + 4 * i, last);
+      to[i] = stores ? stored(h, row, h.positions[row], outer_head) + outer_low : qk_rows.at(row);
+    }
     const bool more = row0 + rows.step < rows.end;
     ahead.advance(more, copies_of(row0 + rows.step));
     Eight x[2][2];  // [row][lower half, upper half]
@@ -110,40 +103,47 @@ __global__ void __launch_bounds__(256, 2)
       for (int r = 0; r < 2; ++r) ahead.put(0, r, x[r][0].vector), ahead.put(1, r, x[r][1].vector);
       __syncwarp();
     };
-    // address(row): where the lower half of a row's head goes.
+    // address(row of the tile): where the lower half of a row's head goes.
     const auto store = [&](bool wanted, const auto& address) {
       if (!wanted || !outer_there) return;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         ahead.store(half, [&](int r, uint4 value) {
-          if (rows.has(row0 + r)) *reinterpret_cast<uint4*>(address(row0 + r) + half * kHalf) = value;
+          if (rows.has(row0 + r)) *reinterpret_cast<uint4*>(address(r) + half * kHalf) = value;
         });
     };
-    const auto in_cache = [&](int row) { return stored(h, row, h.positions[row], outer_head) + outer_low; };
     if (keep) {
       put();
-      store(true, [&](int row) { return qkv_rows.at(row); });
+      store(true, [&](int r) { return qkv_rows.at(row0 + r); });
       __syncwarp();
+    }
+    float rstd[2] = {};
+    if (h.q_norm) {
+      float sum[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float a[8], b[8];
+        widen(a, x[r][0].vector), widen(b, x[r][1].vector);
+        sum[r] = sum_of_products(sum_of_products(0, a, a), b, b);
+      }
+      two_rstds<kLanes, 4>(rstd, sum, h.head_dim, h.eps);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float a[8], b[8], rstd = 1;
+      if (!there || is_value) break;
+      float a[8], b[8];
       widen(a, x[r][0].vector), widen(b, x[r][1].vector);
-      if (h.q_norm)
-        rstd = rstd_of(sum_of_head<kLanes>(sum_of_products(sum_of_products(0, a, a), b, b)), h.head_dim, h.eps);
-      if (!there || is_value) continue;
       if (h.q_norm) {
-        scale_head(a, rstd, norm[0]);
-        scale_head(b, rstd, norm[1]);
+        scale_head(a, rstd[r], norm[0]);
+        scale_head(b, rstd[r], norm[1]);
         const int row = row0 + lane % 4 * 2 + r;
-        if (h.rstd && low == 0 && rows.has(row)) h.rstd[h.rstd_index(row, head)] = rstd;
+        if (h.rstd && low == 0 && rows.has(row)) h.rstd[h.rstd_index(row, head)] = rstd[r];
       }
-      rotate(a, b, angles[r], 1);
+      rotate(a, b, angles[r]);
       x[r][0].vector = rounded(a), x[r][1].vector = rounded(b);
     }
     put();
-    store(!h.is_value(outer_head), [&](int row) { return qk_rows.at(row); });
-    store(h.sequences && !h.is_query(outer_head), in_cache);
+    store(stores || !h.is_value(outer_head), [&](int r) { return r < 4 ? to[0] : to[1]; });
   }
 }
 

@@ -7,8 +7,6 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kPieces = kNormPieces;
-
 struct Norm {
   const float* weight;
   float* rstd;
@@ -36,9 +34,10 @@ __device__ __forceinline__ void load_floats(float (&v)[8], const float* p, int c
     load8(v, p, count, aligned);
 }
 
-// kWhole: widths and addresses are multiples of eight elements. The kernel is then less than half as long, which
-// matters in a decode step, whose kernels share the instruction cache.
-template <int kThreads, bool kWhole>
+// kPieces: as many pieces as a thread needs. kWhole: widths and addresses are multiples of eight elements. The kernel
+// is then less than half as long, which matters in a decode step, whose kernels share the instruction cache, and its
+// loads are all in flight at once.
+template <int kThreads, int kPieces, bool kWhole>
 __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y, Matrix x, Norm norm) {
   __shared__ float shared[kThreads / 32];
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kThreads;
@@ -74,63 +73,71 @@ __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y,
   }
 }
 
-template <int kThreads>
+template <int kThreads, int kPieces, bool kWhole>
 __global__ void __launch_bounds__(block_threads(kThreads))
     norm_grad_kernel(Matrix dx, Matrix dy, Matrix x, Norm norm, bool accumulate) {
   __shared__ float shared[kThreads / 32];
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kThreads;
-  begin_early();
+  let_next_begin();
   if (row >= norm.rows) return;
   const int thread = threadIdx.x % kThreads;
   uint4 input[kPieces], grad[kPieces], before[kPieces];
-#pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
-    const int column = 8 * (thread + j * kThreads), left = norm.width - column;
-    grad[j] = load_bf16x8(dy.at(row, column), left, dy.aligned);
-    input[j] = load_bf16x8(x.at(row, column), left, x.aligned);
-    before[j] = accumulate ? load_bf16x8(dx.at(row, column), left, dx.aligned) : uint4{};
-  }
-  float dots = 0;
+  float weight[kPieces][8];
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
     const int column = 8 * (thread + j * kThreads);
-    float v[8], g[8], weight[8];
+    load_floats<kWhole>(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
+  }
+  wait_for_previous();
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads), left = norm.width - column;
+    grad[j] = load_piece<kWhole>(dy.at(row, column), left, dy.aligned);
+    input[j] = load_piece<kWhole>(x.at(row, column), left, x.aligned);
+    before[j] = load_piece<kWhole>(dx.at(row, column), accumulate ? left : 0, dx.aligned);
+  }
+  const float rstd = norm.rstd[row];
+  float dots = 0;
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    float v[8], g[8];
     widen(v, input[j]);
     widen(g, grad[j]);
-    load8(weight, norm.weight + column, norm.width - column, norm.weight_aligned);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) dots = __fmaf_rn(__fmul_rn(g[i], weight[i]), v[i], dots);
+    for (int i = 0; i < 8; ++i) dots = __fmaf_rn(__fmul_rn(g[i], weight[j][i]), v[i], dots);
   }
-  const float sum = block_sum<kThreads / 32>(dots, shared), rstd = norm.rstd[row];
+  const float sum = block_sum<kThreads / 32>(dots, shared);
   const float cube = __fmul_rn(__fmul_rn(rstd, rstd), rstd);
   const float pull = -__fmul_rn(__fdiv_rn(cube, static_cast<float>(norm.width)), sum);
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
-    const int column = 8 * (thread + j * kThreads), left = norm.width - column;
-    float v[8], g[8], old[8], weight[8];
+    const int column = 8 * (thread + j * kThreads);
+    float v[8], g[8], old[8];
     widen(v, input[j]);
     widen(g, grad[j]);
     widen(old, before[j]);
-    load8(weight, norm.weight + column, left, norm.weight_aligned);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float direct = __fmul_rn(rstd, __fmul_rn(g[i], weight[i]));
+      const float direct = __fmul_rn(rstd, __fmul_rn(g[i], weight[j][i]));
       v[i] = __fadd_rn(old[i], __fmaf_rn(pull, v[i], direct));
     }
-    store8(dx.at(row, column), v, left, dx.aligned);
+    if (!kWhole || column < norm.width)
+      store8(dx.at(row, column), v, kWhole ? 8 : norm.width - column, kWhole || dx.aligned);
   }
 }
 
-// launch(threads per row as a constant, grid, block)
+// launch(threads per row and pieces per thread as constants, grid, block)
 template <class Launch>
 void for_width(const Norm& norm, const char* op, const Launch& launch) {
   const auto start = [&](auto threads) {
     constexpr int kBlock = block_threads(threads.value);
     const int64_t rows_per_block = kBlock / threads.value;
-    launch(threads, static_cast<unsigned>((norm.rows + rows_per_block - 1) / rows_per_block), kBlock);
+    const auto grid = static_cast<unsigned>((norm.rows + rows_per_block - 1) / rows_per_block);
+    if (norm.width <= threads.value * 8 * 3) return launch(threads, std::integral_constant<int, 3>(), grid, kBlock);
+    launch(threads, std::integral_constant<int, kNormPieces>(), grid, kBlock);
   };
-  if (norm.width <= 32 * 8 * kPieces) return start(std::integral_constant<int, 32>());
-  if (norm.width <= 128 * 8 * kPieces) return start(std::integral_constant<int, 128>());
+  if (norm.width <= 32 * 8 * kNormPieces) return start(std::integral_constant<int, 32>());
+  if (norm.width <= 128 * 8 * kNormPieces) return start(std::integral_constant<int, 128>());
   if (norm.width <= kWidestNorm) return start(std::integral_constant<int, 512>());
   throw ShapeError({.what = "rows too wide for a GPU's norm",
                     .where = op,
@@ -155,11 +162,12 @@ Norm norm_of(const ConstTensor& x, const ConstTensor& weight, const ConstTensor&
 void rmsnorm_forward(Tensor y, Tensor rstd, ConstTensor x, ConstTensor weight, float eps, Stream& stream) {
   const Norm norm = norm_of(x, weight, rstd, eps, "rmsnorm_forward");
   if (norm.rows == 0) return;
-  for_width(norm, "rmsnorm_forward", [&](auto threads, unsigned grid, int block) {
+  for_width(norm, "rmsnorm_forward", [&](auto threads, auto pieces, unsigned grid, int block) {
     const Matrix to(y), from(x);
     const bool whole = to.aligned && from.aligned && norm.weight_aligned && norm.width % 8 == 0;
-    launch_early(whole ? norm_kernel<threads.value, true> : norm_kernel<threads.value, false>, grid, block, 0,
-                 stream_of(stream), to, from, norm);
+    launch_early(
+        whole ? norm_kernel<threads.value, pieces.value, true> : norm_kernel<threads.value, kNormPieces, false>, grid,
+        block, 0, stream_of(stream), to, from, norm);
   });
   check_launch("rmsnorm_forward", {y, x});
 }
@@ -168,9 +176,12 @@ void rmsnorm_backward(Tensor dx, ConstTensor dy, ConstTensor x, ConstTensor weig
                       Stream& stream) {
   const Norm norm = norm_of(x, weight, rstd, 0, "rmsnorm_backward");
   if (norm.rows == 0) return;
-  for_width(norm, "rmsnorm_backward", [&](auto threads, unsigned grid, int block) {
-    launch_early(norm_grad_kernel<threads.value>, grid, block, 0, stream_of(stream), Matrix(dx), Matrix(dy), Matrix(x),
-                 norm, accumulate);
+  for_width(norm, "rmsnorm_backward", [&](auto threads, auto pieces, unsigned grid, int block) {
+    const Matrix to(dx), grad(dy), input(x);
+    const bool whole = to.aligned && grad.aligned && input.aligned && norm.weight_aligned && norm.width % 8 == 0;
+    launch_early(whole ? norm_grad_kernel<threads.value, pieces.value, true>
+                       : norm_grad_kernel<threads.value, kNormPieces, false>,
+                 grid, block, 0, stream_of(stream), to, grad, input, norm, accumulate);
   });
   check_launch("rmsnorm_backward", {dx, dy, x});
 }

@@ -72,10 +72,12 @@ __device__ __forceinline__ void load8(float (&v)[8], const float* p, int count, 
   for (int i = 0; i < 8; ++i) v[i] = i < count ? p[i] : 0.0f;
 }
 
+__device__ __forceinline__ uint4 rounded(const float (&v)[8]) {
+  return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+}
 __device__ __forceinline__ void store8(bf16* p, const float (&v)[8], int count, bool aligned) {
   if (aligned && count >= 8) {
-    *reinterpret_cast<uint4*>(p) =
-        make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+    *reinterpret_cast<uint4*>(p) = rounded(v);
     return;
   }
 #pragma unroll

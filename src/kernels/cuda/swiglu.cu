@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(kRowThreads)
     swiglu_grad_kernel(bf16* d_gate_up, int64_t d_stride, const bf16* dy, int64_t dy_stride, const bf16* gate_up,
                        int64_t stride, int64_t rows, int width, bool aligned) {
   const int column = 8 * (blockIdx.x * kRowThreads + threadIdx.x), left = width - column;
+  begin_early();
   if (left <= 0) return;
   for (int64_t t = blockIdx.y; t < rows; t += gridDim.y) {
     const bf16* from = gate_up + t * stride + column;
@@ -56,9 +57,9 @@ void swiglu_backward(Tensor d_gate_up, ConstTensor dy, ConstTensor gate_up, Stre
   const int64_t rows = dy.shape[0], width = dy.shape[1];
   if (rows == 0 || width == 0) return;
   const bool aligned = rows_aligned(d_gate_up) && rows_aligned(dy) && rows_aligned(gate_up) && width % 8 == 0;
-  swiglu_grad_kernel<<<row_grid((width + 7) / 8, rows), kRowThreads, 0, stream_of(stream)>>>(
-      data_of<bf16>(d_gate_up), d_gate_up.row_stride, data_of<bf16>(dy), dy.row_stride, data_of<bf16>(gate_up),
-      gate_up.row_stride, rows, static_cast<int>(width), aligned);
+  launch_early(swiglu_grad_kernel, row_grid((width + 7) / 8, rows), kRowThreads, 0, stream_of(stream),
+               data_of<bf16>(d_gate_up), d_gate_up.row_stride, data_of<bf16>(dy), dy.row_stride, data_of<bf16>(gate_up),
+               gate_up.row_stride, rows, static_cast<int>(width), aligned);
   check_launch("swiglu_backward", {d_gate_up, dy, gate_up});
 }
 
