@@ -17,9 +17,9 @@ struct Shape {
   int64_t outputs, depth;
 };
 constexpr Shape kShapes[] = {{4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072},
-                             {6144, 2560}, {2560, 4096}, {2560, 9728}};
+                             {6144, 2560}, {2560, 4096}, {2560, 9728}, {1064, 1536}};
 constexpr int64_t kAll = 2048;
-constexpr int64_t kBatches[] = {1, 7, 8, 16, 31, 64, 100, 200, 700};
+constexpr int64_t kBatches[] = {1, 7, 8, 16, 31, 33, 63, 64, 100, 200, 700};
 
 class LinearCuda : public ::testing::TestWithParam<Shape> {
  protected:
@@ -154,7 +154,7 @@ void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
   const Pairs pairs = make_pairs(bench, in, rank, outs);
   const PackedWeight weight = weight_of(bench, pairs.out, in);
   const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
-  for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 64, 65, 130, 256, 300}) {
+  for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 63, 64, 65, 130, 256, 300}) {
     const Arena::Scope of_rows(bench.arena);
     const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
     const Tensor residual = bench.activations(random_values(rows * pairs.out, 6), {rows, pairs.out});
@@ -176,9 +176,9 @@ void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
   }
 }
 
-TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
-  SKIP_WITHOUT_GPU();
+void check_adapted_linear(KernelChoice choice) {
   lockstep::testing::GpuStream stream;
+  choose_kernels(choice, stream);
   Workbench bench(stream);
   int whole = 0;  // matmuls of one launch
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
@@ -199,8 +199,20 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
   check(1024, 16, {3072, 3072});
   for (const int64_t rank : {8, 16, 64}) check(2560, rank, {2560});
   check(3072, 16, {1024});
+  check(1536, 16, {1072});   // outputs that fill no tile
   check(264, 16, {24, 40});  // few columns, a contraction that fills no stage
   EXPECT_GT(whole, 0) << "no product was made in one launch";
+}
+
+TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
+  SKIP_WITHOUT_GPU();
+  check_adapted_linear(KernelChoice::fastest);
+}
+
+// For 33 to 64 rows the first kernel is one of clusters.
+TEST(LoraCuda, AdaptedLinearOfTheFirstKernelEqualsItsParts) {
+  SKIP_WITHOUT_GPU();
+  check_adapted_linear(KernelChoice::first);
 }
 
 TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
@@ -227,8 +239,9 @@ TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
   for (const int64_t rank : {2, 8, 16, 20, 32, 64, 66}) check(1024, rank, {3072, 3072}, rank <= 64);
   check(1024, 16, {6144}, true);
   check(2560, 16, {9728, 9728}, true);
-  check(200, 16, {64, 64}, false);       // no whole stages of 64
-  check(1024, 16, {1000, 1000}, false);  // no tiles of 16 outputs
+  for (const int64_t rank : {2, 32, 64}) check(320, rank, {9728, 9728}, true);  // several warpgroups for 33 to 64 rows
+  check(200, 16, {64, 64}, false);                                              // no whole stages of 64
+  check(1024, 16, {1000, 1000}, false);                                         // no tiles of 16 outputs
 }
 
 // One chain, as every matmul: h is what linear_forward makes with A as its weight.

@@ -127,6 +127,7 @@ TEST_F(LinearFusedCuda, SwigluInside) {
   for (const int64_t depth : {64, 192, 1088, 1000, 107})
     for (const int64_t ffn : {8, 24, 15}) check_swiglu({1, 2, 8, 9, 16, 17, 33, 64, 65}, ffn, depth);
   for (const int64_t ffn : {1000, 1003, 1536, 3072}) check_swiglu({1, 8, 16, 31, 64}, ffn, 64);
+  check_swiglu({33, 63, 64}, 9728, 320);  // several warpgroups
 }
 
 }  // namespace

@@ -75,20 +75,28 @@ __device__ __forceinline__ void begin_early() {
   wait_for_previous();
 }
 
+// `cluster`: neighbouring blocks that form a cluster (compute capability 9.0); 1: none.
 template <class... Parameters, class... Arguments>
-void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                  const Arguments&... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void launch_early_clusters(unsigned cluster, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                           cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = has_sm90() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = !has_sm90() ? 0 : cluster > 1 ? 2 : 1;
   cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);  // check_launch() reports a failure
+}
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                  const Arguments&... arguments) {
+  launch_early_clusters(1, kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
 // d += a b: one tensor-core group of 16 in k.   a 16x16 row-major fragments, b 16x8 column-major fragments, d 16x8 f32.

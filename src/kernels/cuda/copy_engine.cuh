@@ -107,8 +107,60 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
 
+// ---- clusters ----
+
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank = 0;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+// cluster_sync() in two halves. All threads of a warp execute them together.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
+}
+// Orders no memory accesses.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+// Arrives at the same barrier of block `rank` of the cluster. With release semantics for the cluster this would be a
+// fence of the whole GPU for every stage. None is needed: what a stage held has been read by matmuls that have
+// completed, or by ldmatrix whose results have been used.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// copy_box to the same place in each block of the cluster whose bit is set; its bytes are counted by the barrier of
+// each.
+__device__ __forceinline__ void copy_box_to_blocks(uint32_t to, const CUtensorMap& from, int col, int row,
+                                                   uint32_t barrier, uint32_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4}], [%2], %5;\n" ::"r"(to),
+      "l"(&from), "r"(barrier), "r"(col), "r"(row), "h"(static_cast<uint16_t>(blocks))
+      : "memory");
+}
+
 // ---- fragments, by address ----
 
+__device__ __forceinline__ uint32_t load_shared(uint32_t from) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(to), "r"(word) : "memory");
+}
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -226,7 +226,7 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   const SmallKernel* best = nullptr;
   float least = choice.milliseconds + kApartMilliseconds;
   for (const KernelTime& ring : choice.rings) {
-    if (!ring.kernel || !ring.kernel->can_expand()) continue;
+    if (!ring.kernel || !ring.kernel->can_expand(inner)) continue;
     const int64_t tiles = (p.x.rows + ring.kernel->tokens - 1) / ring.kernel->tokens;
     const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
     const int64_t all = blocks + inner.blocks(p.x.rows, kRingInnerTokens);

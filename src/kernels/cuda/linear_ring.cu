@@ -54,7 +54,7 @@ __device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4
 template <class S, class T, class Adapter>
 __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const uint32_t (&residual)[S::kTokenTiles][4],
                                        const Matmul& p, const Adapter& adapter, const DeltaOf<Adapter, false>& b,
-                                       const Place& place, int first_token, int lane) {
+                                       const InnerTile& h, const Place& place, int lane) {
   constexpr bool kRounded = sizeof(T) == 2;
   const int64_t last = place.end - 1;
   if (p.end.bias) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
         acc[j][e] = __fadd_rn(acc[j][e], __uint_as_float(kRounded ? residual[j][e] << 16 : residual[j][e]));
   }
   if constexpr (kHasAdapter<Adapter>) {
-    if (adapter.expand) b.add_to(acc, adapter, first_token, p.x.rows, lane);
+    if (adapter.expand) b.add_to(acc, h, lane);
   }
   const ThreadOutputs<T> to(static_cast<T*>(p.end.y), p.end.y_stride, place.output_of(0), place.output_of(2));
   const bool both = place.output_of(2) < place.end;
@@ -90,41 +90,50 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
 
 template <class S, class T, class Adapter>
 __device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& place, int first_token, int steps,
-                         const CopyRing& ring, int lane) {
+                         const CopyRing& ring, int warp, int lane) {
   uint32_t residual[S::kTokenTiles][4] = {};
   float acc[S::kTokenTiles][4] = {};
   const bool mine = place.output_of(0) < place.end;
   const DeltaOf<Adapter, false> b(adapter, mine ? place.output_of(0) : -1, mine ? place.output_of(2) : -1, lane);
   wait_for_previous();
   if (p.end.residual) load_residual<S, T>(residual, p, place);  // loaded early, so that the epilogue need not wait
-  accumulate_ring<S>(acc, steps, ring, lane);
+  accumulate_ring<S>(acc, steps, ring, warp, lane);
+  InnerTile h;
   if constexpr (kHasAdapter<Adapter>)
-    if (adapter.expand) wait_for_inner();
+    if (adapter.expand) h = InnerTile::load<S>(adapter, ring, first_token, p.x.rows, warp, lane);
   if (!mine) return;
-  finish<S, T>(acc, residual, p, adapter, b, place, first_token, lane);
+  finish<S, T>(acc, residual, p, adapter, b, h, place, lane);
 }
 
 // Blocks that compute h come first, then the matmul's: all outputs of the first tokens, of the next, and so on.
 template <class S, class T, class Adapter>
-__global__ void __launch_bounds__(kRingThreads)
+__global__ void __launch_bounds__(S::kThreads)
     ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Matmul p,
                 const __grid_constant__ Adapter adapter) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
-    if constexpr (kHasAdapter<Adapter>)
-      if (block < 0) return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
-    const int across = static_cast<int>((p.outputs + S::kRows - 1) / S::kRows), steps = S::steps(p.x.cols);
-    const int output = block % across * S::kRows, first_token = block / across * S::kTokens;
-    const CopyRing ring = begin_ring<S>(shared);
-    if (warp == kWarpgroup / 32) {
-      if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
-      if constexpr (kHasAdapter<Adapter>) announce_inner(adapter, gridDim.x - adapter.blocks);
-      return;
+    // Blocks of h fill whole clusters.
+    const int inner_blocks = (adapter.blocks + S::kCluster - 1) / S::kCluster * S::kCluster;
+    const int block = static_cast<int>(blockIdx.x) - inner_blocks;
+    if constexpr (kHasAdapter<Adapter>) {
+      if (static_cast<int>(blockIdx.x) < adapter.blocks)
+        return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+      if (block < 0) return;
     }
-    const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
-    multiply<S, T>(p, adapter, place, first_token, steps, ring, lane);
+    const int across = static_cast<int>((p.outputs + S::kRows - 1) / S::kRows), steps = S::steps(p.x.cols);
+    const int cluster = block / S::kCluster, output = cluster % across * S::kRows;
+    const int first_token = (cluster / across * S::kCluster + block % S::kCluster) * S::kTokens;
+    const CopyRing ring = begin_ring<S>(shared);
+    wait_for_rings<S>();
+    if (warp == S::kThreads / 32 - 1) {
+      if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
+      if constexpr (kHasAdapter<Adapter>) announce_inner<S>(adapter, gridDim.x - inner_blocks);
+    } else {
+      const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
+      multiply<S, T>(p, adapter, place, first_token, steps, ring, warp, lane);
+    }
+    leave_rings<S>();
   } else {
     __trap();
   }
@@ -132,13 +141,15 @@ __global__ void __launch_bounds__(kRingThreads)
 
 template <class S, class T, class Adapter>
 void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
-  const int64_t across = (p.outputs + S::kRows - 1) / S::kRows, below = (p.x.rows + S::kTokens - 1) / S::kTokens;
-  if (across * below == 0) return;
-  const auto blocks = static_cast<unsigned>(across * below + adapter.blocks);
+  const auto pieces = [](int64_t all, int64_t of) { return (all + of - 1) / of; };
+  const int64_t clusters = pieces(p.outputs, S::kRows) * pieces(p.x.rows, S::kTokens * S::kCluster);
+  if (clusters == 0) return;
+  const auto blocks = static_cast<unsigned>((clusters + pieces(adapter.blocks, S::kCluster)) * S::kCluster);
   constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
   allow_shared<ring_kernel<S, T, Adapter>>(kShared);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
-  launch_early(ring_kernel<S, T, Adapter>, blocks, kRingThreads, kShared, stream, maps, p, adapter);
+  launch_early_clusters(S::kCluster, ring_kernel<S, T, Adapter>, blocks, S::kThreads, kShared, stream, maps, p,
+                        adapter);
   check_launch("linear");
 }
 
@@ -152,9 +163,9 @@ void launch_adapted(const Matmul& p, const LoraShrinks& inner, cudaStream_t stre
               [&](const auto& adapter) { launch_with<S, uint16_t>(p, adapter, stream); });
 }
 
-template <int kTokens, int kRows, int kBoxes>
+template <int kTokens, int kRows, int kBoxes, int kCluster = 1>
 constexpr SmallKernel kernel_of() {
-  using S = Shape<kTokens, kRows, kBoxes>;
+  using S = Shape<kTokens, kRows, kBoxes, kCluster>;
   return {.tokens = kTokens,
           .rows = kRows,
           .shared_bytes = S::kSharedBytes,
@@ -169,10 +180,20 @@ constexpr std::array<SmallKernel, 4> kernels_of() {
           kernel_of<kTokens, 64, kBoxes>()};
 }
 // For small N: two blocks share the outputs, and each has half of the tokens.
-template <int kTokens, int kBoxes>
-constexpr std::array<SmallKernel, 6> with_halves() {
-  const std::array<SmallKernel, 4> whole = kernels_of<kTokens, kBoxes>();
-  return {kernel_of<kTokens / 2, 16, 4>(), kernel_of<kTokens / 2, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
+std::array<SmallKernel, 6> kernels_of_32() {
+  const std::array<SmallKernel, 4> whole = kernels_of<32, 2>();
+  return {kernel_of<16, 16, 4>(), kernel_of<16, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
+}
+// With 64 rows such a pair of blocks is a cluster, which loads the weight once.
+std::array<SmallKernel, 7> kernels_of_64() {
+  const std::array<SmallKernel, 4> whole = kernels_of<64, 2>();
+  return {kernel_of<32, 40, 4, 2>(),
+          kernel_of<32, 32, 4, 2>(),
+          kernel_of<32, 16, 4>(),
+          whole[0],
+          whole[1],
+          whole[2],
+          whole[3]};
 }
 
 // Above 64 rows the blocks of one output's tokens read the same weights through the L2 cache. That suits small N, where
@@ -249,7 +270,7 @@ __global__ void __launch_bounds__(kRingThreads)
     }
     wait_for_previous();
     float acc[S::kTokenTiles][4] = {};
-    accumulate_ring<S>(acc, steps, ring, lane);
+    accumulate_ring<S>(acc, steps, ring, warp, lane);
     if (warp >= groups) return;
     const InnerGroup group = InnerGroup::of(adapter, first_group + warp);
     const RingPair& pair = adapter.pair[group.pair];
@@ -300,11 +321,13 @@ bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream)
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
   static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
-  static const std::array of_32 = with_halves<32, 2>(), of_64 = with_halves<64, 2>(), of_many = kernels_of_many();
+  static const std::array of_32 = kernels_of_32(), of_many = kernels_of_many();
+  static const std::array of_64 = kernels_of_64();
   if (!has_copy_engine() || rows > kRingRows) return {};
   if (rows <= 16) return rows <= 8 ? of_8 : of_16;
   if (rows > kRingTileRows) return of_many;
-  return rows <= 32 ? of_32 : of_64;
+  if (rows <= 32) return of_32;
+  return of_64;
 }
 
 }  // namespace lockstep::kernels::cuda

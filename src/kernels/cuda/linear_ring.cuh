@@ -1,5 +1,6 @@
 // What the matmuls of few rows share that read a ring buffer of stages with wgmma (linear_ring.cu): one warp fills
-// the ring, the four before it consume it.
+// the ring, the warpgroups before it consume it. Blocks with the same outputs may form a cluster, in which a weight is
+// loaded once for all.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +14,20 @@ namespace lockstep::kernels::cuda {
 inline constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
 inline constexpr int kTileOutputs = 64;  // rows of a wgmma
 
-template <int kTokens_, int kRows_, int kBoxes_>
+template <int kTokens_, int kRows_, int kBoxes_, int kCluster_ = 1>
 struct Shape {
   static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
+  // Blocks that form a cluster: they compute the same outputs, and each loads as many boxes of the weight for all.
+  static constexpr int kCluster = kCluster_;
+  static_assert(kBoxes % kCluster == 0);
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
+  static constexpr int kWarpgroups = (kRows + kTileOutputs - 1) / kTileOutputs;
+  static constexpr int kThreads = kWarpgroups * kWarpgroup + 32;
+  static constexpr int kReaders = kWarpgroups * kWarpgroup / 32 * kCluster;  // warps that release a stage
   static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
   static constexpr uint32_t kStageBytes = kBoxes * (kXBytes + kWBytes);
-  static constexpr uint32_t kSlackBytes = (kTileOutputs - kRows) * 128;  // the last box's wgmma reads beyond the ring
+  // The last box's wgmma reads beyond the ring.
+  static constexpr uint32_t kSlackBytes = (kWarpgroups * kTileOutputs - kRows) * 128;
   static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
   static constexpr int kStages = std::min<int>(CopyRing::kMaxStages, (kMaxShared - kFixedBytes) / kStageBytes);
   static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
@@ -28,7 +36,8 @@ struct Shape {
     return static_cast<int>((depth + kBoxes * kBoxColumns - 1) / (kBoxes * kBoxColumns));
   }
 };
-inline constexpr int kRingThreads = kWarpgroup + 32;
+
+inline constexpr int kRingThreads = kWarpgroup + 32;  // with one warpgroup
 
 // A block's ring in the dynamic shared memory of its launch. Lets the next kernel begin.
 template <class S>
@@ -37,13 +46,27 @@ __device__ __forceinline__ CopyRing begin_ring(const uint8_t* unaligned) {
                       .stage_bytes = S::kStageBytes,
                       .stages = S::kStages,
                       .slack_bytes = S::kSlackBytes};
-  if (threadIdx.x == 0) ring.init(kWarpgroup / 32);
+  if (threadIdx.x == 0) ring.init(S::kReaders);
   __syncthreads();
+  if constexpr (S::kCluster > 1) cluster_arrive();
   let_next_begin();
   return ring;
 }
+// Called by each warp before it uses other blocks' rings.
+template <class S>
+__device__ __forceinline__ void wait_for_rings() {
+  if constexpr (S::kCluster > 1) cluster_wait();
+}
+// Called by each warp at its end: what this block has loaded may still be on its way to the others.
+template <class S>
+__device__ __forceinline__ void leave_rings() {
+  if constexpr (S::kCluster > 1) {
+    __syncwarp();
+    cluster_arrive_relaxed();
+    cluster_wait();
+  }
+}
 
-// Number of the thread's warp among the four that compute.
 __device__ __forceinline__ void sync_warpgroup() {
   asm volatile("bar.sync 1, 128;\n" ::: "memory");
 }
@@ -98,7 +121,7 @@ struct Place {
   int64_t output, end;
   int token;
 
-  // Outputs from first_output on, below `end`.
+  // Outputs from first_output on, below `end`. `warp`: 16 outputs each.
   __device__ static Place of(int64_t first_output, int64_t end, int first_token, int warp, int lane) {
     return {first_output + 16 * warp + lane / 4, end, first_token + lane % 4 * 2};
   }
@@ -139,36 +162,53 @@ __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW&
 template <class S>
 __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUtensorMap& x, int first_token,
                                                 const CUtensorMap& w, int first_row, int rows, int steps) {
-  const auto load = [&](const CopyRing& at, const CUtensorMap& map, int step, uint32_t to, uint32_t bytes, int row) {
-#pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b)
-      copy_box(to + b * bytes, map, (step * S::kBoxes + b) * kBoxColumns, row, at.full());
-  };
   const auto load_w = [&](const CopyRing& at, int step) {
     barrier_expect(at.full(), S::kBoxes * (S::kXBytes + 128 * rows));
-    load(at, w, step, at.at() + S::kBoxes * S::kXBytes, S::kWBytes, first_row);
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b) {
+      const uint32_t to = at.at() + S::kBoxes * S::kXBytes + b * S::kWBytes;
+      const int col = (step * S::kBoxes + b) * kBoxColumns;
+      if constexpr (S::kCluster == 1)
+        copy_box(to, w, col, first_row, at.full());
+      else if (b % S::kCluster == cluster_rank())
+        copy_box_to_blocks(to, w, col, first_row, at.full(), (1 << S::kCluster) - 1);
+    }
   };
-  const auto load_x = [&](const CopyRing& at, int step) { load(at, x, step, at.at(), S::kXBytes, first_token); };
+  const auto load_x = [&](const CopyRing& at, int step) {
+#pragma unroll
+    for (int b = 0; b < S::kBoxes; ++b)
+      copy_box(at.at() + b * S::kXBytes, x, (step * S::kBoxes + b) * kBoxColumns, first_token, at.full());
+  };
   fill_ring(ring, steps, load_w, load_x);
 }
 
+// In a cluster, a stage is filled by several blocks, and so released at the barriers of all. Stages that are not filled
+// again are not released: so each arrival is waited for, and none comes to a block that has ended.
 template <class S>
-__device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int lane) {
+__device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int warp, int lane) {
   wgmma_fence();
+  const uint32_t tile = warp / 4 * kTileOutputs * 128;
   uint32_t previous = 0;  // the `empty` barrier of the previous stage
+  const int released = steps - S::kStages;
 #pragma unroll 1
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b) {
       const uint64_t x = descriptor(ring.at() + b * S::kXBytes);
-      const uint64_t w = descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes);
+      const uint64_t w = descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + tile);
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (previous && lane == 0) barrier_arrive(previous);
+    if (step_of_ring > 0 && step_of_ring <= released) {
+      if constexpr (S::kCluster > 1) {
+        if (lane < S::kCluster) barrier_arrive_at(previous, lane);
+      } else {
+        if (lane == 0) barrier_arrive(previous);
+      }
+    }
     previous = ring.empty();
   }
   wgmma_wait<0>();

@@ -2,6 +2,7 @@
 // that a thread's accumulators hold both, and stores only the activation.
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "kernels/cuda/linear_fused.h"
 #include "kernels/cuda/linear_ring_adapter.cuh"
@@ -44,11 +45,11 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int
   if (stored && p.end.bias) bias[0] = p.end.bias[gate], bias[1] = p.end.bias[up];
   const DeltaOf<Adapter, true> b(adapter, stored ? gate : -1, stored ? up : -1, lane);
   wait_for_previous();
-  accumulate_ring<S>(acc, steps, ring, lane);
+  accumulate_ring<S>(acc, steps, ring, warp, lane);
   if (p.end.bias) add_bias(acc, bias);
   if constexpr (kHasAdapter<Adapter>) {
-    wait_for_inner();
-    if (stored) b.add_to(acc, adapter, 0, p.x.rows, lane);
+    const InnerTile h = InnerTile::load<S>(adapter, ring, 0, p.x.rows, warp, lane);
+    if (stored) b.add_to(acc, h, lane);
   }
   if (!stored) return;
   bf16* const y = static_cast<bf16*>(p.end.y) + gate;
@@ -63,7 +64,7 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int
 }
 
 template <class S, class Adapter>
-__global__ void __launch_bounds__(kRingThreads)
+__global__ void __launch_bounds__(S::kThreads)
     ring_swiglu_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Matmul p,
                        const __grid_constant__ Adapter adapter) {
   if constexpr (kHasWgmma) {
@@ -74,9 +75,9 @@ __global__ void __launch_bounds__(kRingThreads)
       if (block < 0) return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     const int first = block * S::kRows / 2, steps = S::steps(p.x.cols);
     const CopyRing ring = begin_ring<S>(shared);
-    if (warp == kWarpgroup / 32) {
+    if (warp == S::kThreads / 32 - 1) {
       if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
-      if constexpr (kHasAdapter<Adapter>) announce_inner(adapter, gridDim.x - adapter.blocks);
+      if constexpr (kHasAdapter<Adapter>) announce_inner<S>(adapter, gridDim.x - adapter.blocks);
       return;
     }
     multiply<S>(p, adapter, first, steps, ring, warp, lane);
@@ -91,7 +92,7 @@ void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
   allow_shared<ring_swiglu_kernel<S, Adapter>>(kShared);
   const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + adapter.blocks);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), slab_map(p.w, S::kRows, S::kBoxes, true)};
-  launch_early(ring_swiglu_kernel<S, Adapter>, blocks, kRingThreads, kShared, stream, maps, p, adapter);
+  launch_early(ring_swiglu_kernel<S, Adapter>, blocks, S::kThreads, kShared, stream, maps, p, adapter);
   check_launch("linear");
 }
 
@@ -111,8 +112,15 @@ constexpr std::array<SwigluKernel, 3> kernels_of() {
           {48, launch<Shape<kTokens, 48, kBoxes>>},
           {64, launch<Shape<kTokens, 64, kBoxes>>}};
 }
-constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>(),
-                     kOf64 = kernels_of<64, 2>();
+// With several warpgroups a block has so many outputs that a large N takes one block per multiprocessor, which reads x
+// only once.
+template <int kTokens, int kBoxes>
+constexpr std::array<SwigluKernel, 4> and_wide() {
+  const std::array<SwigluKernel, 3> narrow = kernels_of<kTokens, kBoxes>();
+  return {narrow[0], narrow[1], narrow[2], {160, launch<Shape<kTokens, 160, 1>>}};
+}
+constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>();
+constexpr std::array kOf64 = and_wide<64, 2>();
 
 }  // namespace
 
@@ -121,7 +129,8 @@ bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessor
       !p.x.aligned || !suits_slab_map(p.w, true))
     return false;
   const int64_t rows = p.x.rows;
-  const auto& kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : rows <= 32 ? kOf32 : kOf64;
+  const std::span<const SwigluKernel> few = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : kOf32;
+  const std::span<const SwigluKernel> kernels = rows <= 32 ? few : kOf64;
   const int64_t inner_blocks = adapter ? adapter->blocks(rows, kInnerTokens) : 0;
   // The load of the multiprocessor that finishes last; starting a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {

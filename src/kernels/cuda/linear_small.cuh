@@ -72,7 +72,10 @@ struct SmallKernel {
   void (*launch_adapted)(const Matmul&, const LoraShrinks&, cudaStream_t) = nullptr;
 
   bool ring() const { return launch_adapted != nullptr; }
-  bool can_expand() const { return ring() && rows % 16 == 0; }
+  // Outputs n and n + 8 of a block, counted from its first, must have the same pair, for n % 16 < 8.
+  bool can_expand(const LoraShrinks& inner) const {
+    return ring() && (rows % 16 == 0 || (inner.pairs.size() == 1 && inner.pairs.front().out_begin == 0));
+  }
 };
 
 // The kernels for plain weights, and one that takes any matmul; all give the same bits.

@@ -99,35 +99,10 @@ struct TileWalk {
   }
 };
 
-// ---- clusters ----
-
-__device__ __forceinline__ int cluster_rank() {
-  uint32_t rank = 0;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
-}
-// Arrives at the same barrier of block `rank` of the cluster. With release semantics for the cluster this would be a
-// fence of the whole GPU for every stage. None is needed: what a stage held has been read by matmuls that have
-// completed, or by ldmatrix whose results have been used.
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-// The box goes to the same place in both blocks of the cluster, and its bytes are counted by the barrier of each.
+// The box goes to the same place in both blocks of the cluster.
 __device__ __forceinline__ void copy_box_to_both(uint32_t to, const CUtensorMap& from, int col, int row,
                                                  uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
-      "%4}], [%2], %5;\n" ::"r"(to),
-      "l"(&from), "r"(barrier), "r"(col), "r"(row), "h"(static_cast<uint16_t>(3))
-      : "memory");
+  copy_box_to_blocks(to, from, col, row, barrier, 3);
 }
 
 // ---- matmuls ----
