@@ -85,8 +85,8 @@ struct BlockBackward {
 // Reads the block's tensors and its keys and values. Adds the adapters' gradients.
 void block_backward(const BlockBackward& call);
 
-// q and k of t.qkv into t.qk: norm (if the model has it) and rotation; keys and values into the blocks if `store`, which
-// leaves the keys of t.qk undefined. rstd as in BlockGradient, or empty.
+// q and k of t.qkv into t.qk: norm (if the model has it) and rotation; keys and values into the blocks if `store`,
+// which leaves the keys of t.qk undefined. rstd as in BlockGradient, or empty.
 void prepare_heads(int64_t layer, const Rows& rows, const BlockTensors& t, Tensor rstd, bool store);
 
 kernels::QkNormRopeSpec qk_norm_rope_spec(int64_t layer, const Rows& rows);

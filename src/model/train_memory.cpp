@@ -43,8 +43,7 @@ bool fuses_head(const ModelSpec& c, const PassShape& s, Device device) {
 
 int64_t logits_bytes(const ModelSpec& c, const PassShape& s) {
   if (!s.fused_head) return s.logits_rows * c.vocab_size * kFloat;
-  return s.logits_rows *
-         (c.vocab_size * s.activation_bytes + kernels::linear_logprob_sums(c.vocab_size) * kFloat);
+  return s.logits_rows * (c.vocab_size * s.activation_bytes + kernels::linear_logprob_sums(c.vocab_size) * kFloat);
 }
 
 int64_t kv_layers(const ModelSpec& c, const PassShape& s) {
@@ -80,11 +79,12 @@ int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
 }
 
 int64_t score_bytes(const ModelSpec& c, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
-                    int64_t activation_bytes, int64_t candidates) {
+                    int64_t activation_bytes, int64_t candidates, bool fused_head) {
   const int64_t rows = std::min(tokens, logits_rows);
   const int64_t activations =
       tokens * (c.width + inference_elements(c).activations) + kv_elements(c, kv_blocks) + rows * c.width;
-  return activations * activation_bytes + rows * (c.vocab_size + 3) * kFloat +
+  return activations * activation_bytes +
+         rows * ((fused_head ? kernels::linear_logprob_sums(c.vocab_size) : c.vocab_size) + 4) * kFloat +
          (tokens + 2 * rows) * candidates * kFloat + kv_blocks * static_cast<int64_t>(sizeof(void*)) +
          tokens * kBookkeepingPerToken + 4 * kTensorsPerLayer * kAlignmentPerTensor;
 }
@@ -108,8 +108,8 @@ const char* recompute_name(Recompute recompute) {
   return kNames[static_cast<size_t>(recompute)];
 }
 
-int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens,
-                                    Recompute recompute, Device device, int64_t candidates) {
+PassShape planned_shape(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens, Recompute recompute,
+                        Device device, int64_t candidates) {
   const int64_t logits_bytes = Model::default_logits_bytes(device);
   const int64_t fitting = std::max<int64_t>(1, logits_bytes / (config.vocab_size * kFloat));
   PassShape shape{.tokens = tokens,
@@ -127,6 +127,12 @@ int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::Adapter
                   .candidates = candidates};
   shape.fused_head = lora::is_plain(layout) && fuses_head(config, shape, device);
   if (!layout.own.empty() || layout.config.subtracts_initial) add_adapter(shape, layout);
+  return shape;
+}
+
+int64_t TrainPass::activation_bytes(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens,
+                                    Recompute recompute, Device device, int64_t candidates) {
+  const PassShape shape = planned_shape(config, layout, tokens, recompute, device, candidates);
   return kept_bytes(config, shape) + scratch_bytes(config, shape);
 }
 

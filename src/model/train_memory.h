@@ -34,14 +34,17 @@ void add_adapter(PassShape& shape, const lora::AdapterLayout& layout);
 // Whether log-probs come from linear_logprob, if no adapter has a part of the head.
 bool fuses_head(const ModelSpec& config, const PassShape& shape, Device device);
 int64_t logits_bytes(const ModelSpec& config, const PassShape& shape);  // of the largest buffer
-int64_t kept_sets(const PassShape& shape);                           // sets of activations of a block
-int64_t kv_layers(const ModelSpec& config, const PassShape& shape);  // whose keys and values are held at a time
+int64_t kept_sets(const PassShape& shape);                              // sets of activations of a block
+int64_t kv_layers(const ModelSpec& config, const PassShape& shape);     // whose keys and values are held at a time
 int64_t kept_bytes(const ModelSpec& config, const PassShape& shape);
 int64_t scratch_bytes(const ModelSpec& config, const PassShape& shape);
+// Of a pass over `tokens` rows, all with a target, before there is one.
+PassShape planned_shape(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens, Recompute recompute,
+                        Device device, int64_t candidates);
 // Of a forward that keeps nothing, and its head. `candidates`: other tokens of a row that are asked about, the
-// likeliest ones included.
+// likeliest ones included. fused_head as in PassShape.
 int64_t score_bytes(const ModelSpec& config, int64_t tokens, int64_t kv_blocks, int64_t logits_rows,
-                    int64_t activation_bytes, int64_t candidates = 0);
+                    int64_t activation_bytes, int64_t candidates = 0, bool fused_head = false);
 
 // Makes `arena` one piece of at least `bytes`; lengths vary from batch to batch, and pieces grown one by one would pile
 // up. No Scope of it may be alive.

@@ -204,8 +204,10 @@ HeadOutputs TrainPass::score(const TrainBatch& batch, const lora::AdapterVersion
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const DType dtype = kernels::activation_dtype(stream_.device());
   const int64_t candidates = count > 0 ? static_cast<int64_t>(batch.candidates.size()) / count : 0;
+  const bool fused = !options.greedy && options.top == 0 && (!adapter || lora::is_plain(*adapter->layout)) &&
+                     fuses_head(model_.config_, {.candidates = candidates}, stream_.device());
   reserve(scratch_, score_bytes(model_.config_, count, count_blocks(batch), model_.logits_rows(), dtype_bytes(dtype),
-                                candidates + 2 * options.top));
+                                candidates + 2 * options.top, fused));
   const Arena::Scope scope(scratch_);
   greedy_.resize(options.greedy ? static_cast<size_t>(count) : 0);
   score_candidate_logprobs_.resize(batch.candidates.size());

@@ -39,8 +39,8 @@ struct TrainPass::Saved {
   std::span<const int32_t> hidden_rows;                  // these rows among the computed ones, in the stream's memory
   std::vector<int64_t> before;                           // ComputedRows::before
   RowAdapters head_adapters;                             // of the rows with a target
-  Tensor hidden, normed, rstd;          // of the rows with a target
-  Logits logits;                        // empty unless they fit the bound
+  Tensor hidden, normed, rstd;                           // of the rows with a target
+  Logits logits;                                         // empty unless they fit the bound
   Tensor head;                          // [4, N]: logprob, entropy, lse, z of the target (fused head only)
   Tensor outputs;                       // [2, rows of the batch]: logprob, entropy
   std::span<const int32_t> candidates;  // [N * K] of the rows with a target, in the stream's memory

@@ -43,14 +43,15 @@ using Trained = std::span<const lora::AdapterLayout* const>;
 
 // Everything a pass keeps and its scratch memory, of the largest pass; the logits among it are `logits`.
 void add_pass(MemoryPlan& plan, const model::ModelSpec& config, Trained trained) {
-  const int64_t fitting = model::Model::default_logits_bytes(plan.device) / (config.vocab_size * kFloat);
-  plan.logits = std::min(plan.pass_rows, std::max<int64_t>(1, fitting)) * config.vocab_size * kFloat;
-  plan.activations = 0;
+  plan.activations = plan.logits = 0;
   for (const lora::AdapterLayout* layout : trained) {
-    const int64_t all = model::TrainPass::activation_bytes(config, *layout, plan.pass_rows, plan.recompute, plan.device,
-                                                           plan.candidates);
+    const model::PassShape shape =
+        model::planned_shape(config, *layout, plan.pass_rows, plan.recompute, plan.device, plan.candidates);
+    const int64_t logits = model::logits_bytes(config, shape);
+    const int64_t all = model::kept_bytes(config, shape) + model::scratch_bytes(config, shape);
     const int64_t partial = kernels::gradient_blocks(plan.pass_rows, plan.device) * lora::gradient_floats(*layout);
-    plan.activations = std::max(plan.activations, all - plan.logits + partial * kFloat);
+    plan.activations = std::max(plan.activations, all - logits + partial * kFloat);
+    plan.logits = std::max(plan.logits, logits);
   }
 }
 

@@ -1,11 +1,13 @@
 // Log-probs whose logits are never stored: the bits of linear, logprob_forward and logprob_backward.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "core/device_facts.h"
+#include "core/error.h"
 #include "kernels/bench_cuda.h"
 #include "kernels/linear.h"
 #include "kernels/linear_logprob.h"
@@ -33,13 +35,15 @@ class LinearLogprobCuda : public BenchCuda {
     targets.back() = static_cast<int32_t>(c.vocab - 1);
     return upload(std::span<const int32_t>(targets), bench_->arena, *stream_);
   }
-  // Rows without a target have no entropy, lse or log-prob to speak of, but all are 0.
+  // NaN is NaN, whatever its bits.
   void expect_same(const ConstTensor& got, const ConstTensor& wanted, const std::string& what) {
     const std::vector<float> a = bench_->read(got), b = bench_->read(wanted);
     ASSERT_EQ(a.size(), b.size()) << what;
     size_t different = 0, first = 0;
     for (size_t i = 0; i < a.size(); ++i)
-      if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) && different++ == 0) first = i;
+      if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) && !(std::isnan(a[i]) && std::isnan(b[i])) &&
+          different++ == 0)
+        first = i;
     EXPECT_EQ(different, 0u) << what << ": entry " << first << " is " << a[first] << ", wanted " << b[first];
   }
 
@@ -67,6 +71,9 @@ class LinearLogprobCuda : public BenchCuda {
                        .weights = bench_->poisoned_activations({c.rows, c.vocab})};
     linear_logprob_forward(call, *stream_);
     expect_same(call.logprob, logprob, "log-probs of " + what);
+    const std::vector<float> logprobs = bench_->read(logprob);
+    bad_rows_ = {};
+    for (size_t r = 0; r < logprobs.size(); ++r) bad_rows_[r % 4] += std::isnan(logprobs[r]);
     expect_same(call.lse, lse, "lse of " + what);
     if (c.entropy) expect_same(call.entropy, entropy, "entropies of " + what);
 
@@ -91,9 +98,10 @@ class LinearLogprobCuda : public BenchCuda {
     linear_logprob_forward(again, *stream_);
     expect_same(again.logprob, logprob, "log-probs alone of " + what);
   }
+  std::array<int64_t, 4> bad_rows_{};  // of the last check: rows 4 i + r whose log-prob is NaN
+
   void check(const Case& c) {
-    const PackedWeight weight =
-        bench_->weight(random_values(c.vocab * c.depth, 1, c.weight_scale), c.vocab, c.depth);
+    const PackedWeight weight = bench_->weight(random_values(c.vocab * c.depth, 1, c.weight_scale), c.vocab, c.depth);
     check(c, weight, activations(c.rows, c.depth, 2));
   }
 };
@@ -113,29 +121,44 @@ TEST_F(LinearLogprobCuda, HoldsWhereLogitsDifferMuch) {
   check({.rows = 200, .vocab = 5000, .depth = 128, .inv_temperature = 4, .weight_scale = 20, .entropy = true});
 }
 
-// NaN and infinite logits.
-TEST_F(LinearLogprobCuda, NumbersThatAreNotFiniteAreSeen) {
-  std::vector<float> values = random_values(64 * 512, 1, 0.1f);
-  std::vector<float> rows = random_values(4 * 64, 2, 1);
-  rows[64] = std::numeric_limits<float>::quiet_NaN();
-  rows[2 * 64] = std::numeric_limits<float>::infinity();
-  const PackedWeight weight = bench_->weight(values, 512, 64);
-  const Tensor x = bench_->activations(rows, {4, 64});
-  const std::vector<int32_t> wanted = {1, 2, 3, 4};
-  const auto targets = upload(std::span<const int32_t>(wanted), bench_->arena, *stream_);
-  const auto column = [&] { return bench_->poisoned_f32({4}); };
-  const LinearLogprob call{.x = x,
-                           .weight = weight,
-                           .targets = targets,
-                           .logprob = column(),
-                           .lse = column(),
-                           .target_z = column(),
-                           .sums = bench_->poisoned_f32({4, linear_logprob_sums(512)})};
-  linear_logprob_forward(call, *stream_);
-  const std::vector<float> logprobs = bench_->read(call.logprob);
-  EXPECT_TRUE(std::isfinite(logprobs[0]) && std::isfinite(logprobs[3]));
-  EXPECT_TRUE(std::isnan(logprobs[1]));
-  EXPECT_FALSE(std::isfinite(logprobs[2]));
+// Rows whose logits are finite, -infinity in a whole piece, +infinity in one, and NaN.
+TEST_F(LinearLogprobCuda, LogitsThatAreNotFinite) {
+  const Case c{.rows = 300, .vocab = 1024, .depth = 64, .entropy = true};
+  constexpr float kHuge = 3e38f;
+  std::vector<float> values = random_values(c.vocab * c.depth, 1, 0.2f), rows = random_values(c.rows * c.depth, 2, 1);
+  for (int64_t v = 0; v < c.vocab; ++v) {
+    values[static_cast<size_t>(v * c.depth)] = v < 256 ? -kHuge : 0;
+    values[static_cast<size_t>(v * c.depth + 1)] = v == 300 ? kHuge : 0;
+  }
+  for (int64_t r = 0; r < c.rows; ++r) {
+    float* const row = &rows[static_cast<size_t>(r * c.depth)];
+    row[0] = r % 4 == 1 ? kHuge : 0;
+    row[1] = r % 4 == 2 ? kHuge : 0;
+    if (r % 4 == 3) row[2] = std::numeric_limits<float>::quiet_NaN();
+  }
+  check(c, bench_->weight(values, c.vocab, c.depth), bench_->activations(rows, {c.rows, c.depth}));
+  EXPECT_EQ(bad_rows_, (std::array<int64_t, 4>{0, 0, 60, 60})) << "rows with a target whose log-prob is not a number";
+}
+
+TEST_F(LinearLogprobCuda, RefusesRowsThatAreNotAligned) {
+  const PackedWeight weight = bench_->weight(random_values(256 * 64, 1), 256, 64);
+  const std::vector<int32_t> wanted = {1, 2};
+  const auto column = [&] { return bench_->poisoned_f32({2}); };
+  LinearLogprob call{.x = activations(2, 64, 2),
+                     .weight = weight,
+                     .targets = upload(std::span<const int32_t>(wanted), bench_->arena, *stream_),
+                     .logprob = column(),
+                     .lse = column(),
+                     .target_z = column(),
+                     .sums = bench_->poisoned_f32({2, linear_logprob_sums(256)})};
+  call.x = activations(2, 68, 2).cols(0, 64);
+  EXPECT_THROW(linear_logprob_forward(call, *stream_), ShapeError);
+  call.x = activations(2, 64, 2);
+  call.weights = bench_->poisoned_activations({2, 260}).cols(0, 256);
+  EXPECT_THROW(linear_logprob_forward(call, *stream_), ShapeError);
+  call.weights = {};
+  call.sums = bench_->poisoned_f32({2, linear_logprob_sums(256) + 1}).cols(0, linear_logprob_sums(256));
+  EXPECT_THROW(linear_logprob_forward(call, *stream_), ShapeError);
 }
 
 }  // namespace

@@ -213,6 +213,16 @@ TEST_F(RowCuda, HeadsStoreTheirKeysAndValues) {
                     old[t * static_cast<size_t>(width) + static_cast<size_t>(all + h * head_dim + d)]);
         }
     }
+    // In place, all rows, with norms and without.
+    for (const QkNorms& used : {norms, QkNorms()}) {
+      const Tensor apart = bench_->poisoned_activations({2 * kCount, all}), copy = activations(2 * kCount, width, 1, 2);
+      call.spec.norms = used, call.rstd = used.q_norm.empty() ? Tensor() : rstd;
+      call.qk = apart, call.store = false;
+      qk_norm_rope_forward(call, copy, *stream_);
+      call.qk = copy.cols(0, all), call.store = true;
+      qk_norm_rope_forward(call, copy, *stream_);
+      expect_same(copy.cols(0, kHeads * head_dim), apart.cols(0, kHeads * head_dim), "queries in place");
+    }
     // In place, one row at a time.
     const Tensor one_rstd = bench_->poisoned_f32({kHeads + kKvHeads});
     for (const int64_t t : {int64_t{0}, int64_t{2 * kCount - 1}}) {

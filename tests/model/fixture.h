@@ -58,6 +58,7 @@ inline Json gpu_json(const std::string& name) {
   json["head_dim"] = family == "llama" ? 32 : family == "mistral" ? 16 : family == "qwen2" ? 64 : 128;
   json["num_key_value_heads"] = family == "llama" ? 4 : family == "qwen2" ? 1 : 2;
   if (family == "mistral") json["sliding_window"] = 37;
+  if (family == "qwen3") json["vocab_size"] = 56;  // so that its passes use kernels/linear_logprob.h
   if (end != std::string::npos) json["head_dim"] = std::stoi(name.substr(end + 1));
   return json;
 }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "kernels/linear_logprob.h"
 #include "model/train_case.h"
 #include "support/tolerance.h"
 
@@ -77,7 +78,7 @@ TEST_P(TrainPassCuda, ChunkedHeadGivesTheSameBits) {
     chunked.candidates = candidates;
     const TrainResult whole = train_here(chunked);
     for (const int64_t rows : {1, 7, 200}) {
-      chunked.logits_bytes = rows * 53 * 4;
+      chunked.logits_bytes = rows * 56 * 4;
       EXPECT_EQ(whole, train_here(chunked)) << rows;
     }
   }
@@ -174,6 +175,43 @@ TEST_P(TrainPassCuda, MemoryIsWhatTheEstimateSays) {
         << recompute_name(recompute);
     EXPECT_GE(live_bytes(gpu().device()) - before, estimate / 2) << recompute_name(recompute);
   }
+}
+
+// With a large vocabulary nearly all memory is that of logits, or of what is kept in their place.
+TEST_P(TrainPassCuda, LogitsTakeWhatTheEstimateSays) {
+  Json json = gpu_json(GetParam());
+  json["num_hidden_layers"] = 1;
+  json["vocab_size"] = 32768;
+  const ModelSpec config = parse_config(json, "config.json");
+  const Model model(config, tiny_weights(config, gpu(), DType::bf16));
+  const lora::AdapterVersion adapter = testing::placed(tiny_adapter(config, lora::LoraType::fused, 1), gpu());
+  const Buffer gradient = zero_gradient(*adapter.layout, gpu());
+  constexpr int64_t kCount = 2048;
+  const std::vector<int32_t> tokens = tiny_tokens(kCount, 1), targets = tiny_tokens(kCount, 2);
+  const std::vector<int64_t> begins = {0, 1024, 2048};
+  const std::vector<float> d(kCount, 0.1f);
+  const lora::GradientRows lane{0, kCount, gradient.f32()};
+  const TrainBatch batch{.tokens = tokens, .sequence_begin = begins, .targets = targets};
+  TrainPass warm(model, gpu()), pass(model, gpu()), scored(model, gpu());
+  for (TrainPass* each : {&warm, &pass}) {
+    const int64_t before = live_bytes(gpu().device());
+    each->forward(batch, adapter, {.inv_temperature = 1});
+    each->backward(Packed::view(d), {}, {&lane, 1});
+    gpu().synchronize();
+    if (each == &warm) continue;
+    const int64_t estimate =
+        TrainPass::activation_bytes(config, *adapter.layout, kCount, Recompute::selective, gpu().device());
+    EXPECT_LE(live_bytes(gpu().device()) - before, estimate + (int64_t{8} << 20));
+    EXPECT_GE(live_bytes(gpu().device()) - before, estimate * 8 / 10);
+  }
+  const int64_t before = live_bytes(gpu().device());
+  scored.score(batch, &adapter, {});
+  gpu().synchronize();
+  const int64_t logits = kCount * config.vocab_size * static_cast<int64_t>(sizeof(float));
+  if (kernels::makes_linear_logprob(config.vocab_size, config.width, gpu().device()))
+    EXPECT_LE(live_bytes(gpu().device()) - before, logits / 4) << "a score needs no logits";
+  else
+    EXPECT_GE(live_bytes(gpu().device()) - before, logits);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TrainPassCuda, ::testing::ValuesIn(gpu_families()),

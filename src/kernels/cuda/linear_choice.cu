@@ -152,6 +152,13 @@ void tell_of_plain_kernel(const Matmul& p, const char* why) {
                why);
 }
 
+[[noreturn]] void throw_other_bits(const Matmul& p, const SmallKernel& kernel) {
+  throw DeviceError(
+      {.what = "a matmul's kernel has other bits than the plain kernel",
+       .where = std::to_string(p.x.rows) + " rows, " + std::to_string(p.x.cols) + " -> " + std::to_string(p.outputs),
+       .got = "tiles of " + std::to_string(kernel.tokens) + " rows and " + std::to_string(kernel.rows) + " outputs"});
+}
+
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
   const bool timed = library.linear->how == KernelChoice::fastest;
   Trial trial(p, bucket, timed, library, stream);
@@ -184,7 +191,11 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     const bool ring = candidate.kernel && candidate.kernel->ring();
     const bool tiled = tiles && candidate.kernel == tiles;
     if (timed && !ring && !tiled && elapsed >= least) continue;
-    if (!trial.same_bits(candidate)) continue;
+    if (!trial.same_bits(candidate)) {
+      // cuBLASLt's algorithms may add up in another order; a kernel of ours that does is wrong.
+      if (candidate.kernel && !timed) throw_other_bits(p, *candidate.kernel);
+      continue;
+    }
     if (tiled) tiles_time = {tiles, elapsed};
     if (elapsed < least) least = elapsed, best = candidate;
     if (ring && num_rings < rings.size()) rings[num_rings++] = {candidate.kernel, elapsed};

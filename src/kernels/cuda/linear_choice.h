@@ -12,7 +12,6 @@
 #pragma once
 
 #include <array>
-
 #include <functional>
 
 #include "kernels/cuda/library.h"

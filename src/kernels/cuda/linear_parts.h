@@ -18,8 +18,8 @@ enum class AdaptedPart { nothing, inner, all };
 AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
                                  ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
 
-// Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is faster than `apart`, which
-// makes the same (linear_choice.h). Elsewhere false, and the result is still to be made.
+// Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is faster than `apart`,
+// which makes the same (linear_choice.h). Elsewhere false, and the result is still to be made.
 bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream);
 // act = swiglu of it.

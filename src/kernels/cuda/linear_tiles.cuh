@@ -55,8 +55,8 @@ struct TileCall {
   TilePair pair[kMaxSitePairs];
   TileLogprob logprob;
 
-  // Calls f(p, pair[p]) for the pair that adds to a column. The loop is unrolled: an index that is known only at run time
-  // would wait for constant memory, which takes a tenth of a tile's time.
+  // Calls f(p, pair[p]) for the pair that adds to a column. The loop is unrolled: an index that is known only at run
+  // time would wait for constant memory, which takes a tenth of a tile's time.
   template <class F>
   __device__ __forceinline__ void with_pair_of(int column, const F& f) const {
 #pragma unroll

@@ -9,11 +9,11 @@ struct ChunkSums;
 
 // What becomes of logits that are not stored (kernels/cuda/softmax_chunk.cuh). A tile's columns are a piece.
 struct TileLogprob {
-  ChunkSums* pieces = nullptr;        // [rows, pieces_of(outputs)]
-  float* target_z = nullptr;          // [rows]: z of the target
-  const int32_t* targets = nullptr;   // [rows]; -1: none
-  float scale = 1;                    // z = logits * scale
-  bool moment = false;                // pieces have moments
+  ChunkSums* pieces = nullptr;       // [rows, pieces_of(outputs)]
+  float* target_z = nullptr;         // [rows]: z of the target
+  const int32_t* targets = nullptr;  // [rows]; -1: none
+  float scale = 1;                   // z = logits * scale
+  bool moment = false;               // pieces have moments
 };
 
 // y = x W^T + residual, rounded, then + scale h B, rounded again. Of the pairs only b, rank, columns and scale are

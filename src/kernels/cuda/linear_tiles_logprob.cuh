@@ -81,8 +81,8 @@ __device__ __forceinline__ void finish_logits(Sums& sums, const TileCall& call, 
 #pragma unroll
     for (int offset : {2, 1}) part[h][0].add_lane(offset);
     if (mine.lane % 4 == 0 && row + 8 * h < call.rows)
-      call.logprob.pieces[int64_t{row + 8 * h} * call.across + at.column / kPiece] = {
-          largest[h], part[h][0].sum, part[h][0].moment};
+      call.logprob.pieces[int64_t{row + 8 * h} * call.across + at.column / kPiece] = {largest[h], part[h][0].sum,
+                                                                                      part[h][0].moment};
   }
 }
 

@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kChunkThreads)
   begin_early();
   const int64_t at = (int64_t{blockIdx.x} * kChunkThreads + threadIdx.x) / kPiecesPerChunk;
   const int64_t row = at / chunks;
-  const int piece = static_cast<int>(at - row * chunks) * kPiecesPerChunk + static_cast<int>(threadIdx.x) % kPiecesPerChunk;
+  const int piece =
+      static_cast<int>(at - row * chunks) * kPiecesPerChunk + static_cast<int>(threadIdx.x) % kPiecesPerChunk;
   const bool exists = row < rows && piece < pieces_of_row;
   const ChunkSums sums =
       join_pieces<kMoment>(exists ? pieces[row * pieces_of_row + piece] : ChunkSums{-INFINITY, 0, 0});
@@ -255,8 +256,7 @@ __global__ void __launch_bounds__(kFusedThreads) fused_grad_kernel(const __grid_
         word = pack_bf16(grad_of.of_weight(__uint_as_float(word << 16), shift, factor),
                          grad_of.of_weight(__uint_as_float(word & 0xffff0000u), shift, factor));
       *reinterpret_cast<uint4*>(weights + v) = make_uint4(words[0], words[1], words[2], words[3]);
-      if (target >= v && target < v + 8)
-        weights[target] = __float2bfloat16_rn(grad_of.of_target(call.target_z[row]));
+      if (target >= v && target < v + 8) weights[target] = __float2bfloat16_rn(grad_of.of_target(call.target_z[row]));
     }
   }
 }
@@ -282,8 +282,8 @@ void logprob_backward(Tensor dlogits, ConstTensor logits, std::span<const int32_
   const Logits in(logits, targets, inv_temperature);
   const RowGrad grads(lse, entropy, d_logprob, d_entropy);
   const auto kernel = d_entropy.empty() ? logprob_grad_kernel<false> : logprob_grad_kernel<true>;
-  kernel<<<static_cast<unsigned>(rows), kGradThreads, 0, stream_of(stream)>>>(data_of<bf16>(dlogits), dlogits.row_stride,
-                                                                              in, grads, rows_aligned(dlogits));
+  kernel<<<static_cast<unsigned>(rows), kGradThreads, 0, stream_of(stream)>>>(
+      data_of<bf16>(dlogits), dlogits.row_stride, in, grads, rows_aligned(dlogits));
   check_launch("logprob_backward", {dlogits, logits});
 }
 
@@ -328,8 +328,8 @@ void linear_logprob_backward(const LinearLogprobBackward& call, Stream& stream) 
                        .inv_temperature = call.inv_temperature,
                        .target_z = data_of<float>(call.target_z),
                        .rows = RowGrad(call.lse, call.entropy, call.d_logprob, call.d_entropy)};
-  launch_early(call.d_entropy.empty() ? fused_grad_kernel<false> : fused_grad_kernel<true>,
-               static_cast<unsigned>(rows), kFusedThreads, 0, stream_of(stream), grad);
+  launch_early(call.d_entropy.empty() ? fused_grad_kernel<false> : fused_grad_kernel<true>, static_cast<unsigned>(rows),
+               kFusedThreads, 0, stream_of(stream), grad);
   check_launch("linear_logprob_backward", {call.weights});
 }
 

@@ -19,18 +19,6 @@ __device__ __forceinline__ float block_sum(float x, float* shared) {
   return x;
 }
 
-template <int kWarps>
-__device__ __forceinline__ float block_max(float x, float* shared) {
-  x = warp_max(x);
-  if constexpr (kWarps == 1) return x;
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = shared[0];
-#pragma unroll
-  for (int warp = 1; warp < kWarps; ++warp) x = fmaxf(x, shared[warp]);
-  return x;
-}
-
 // lockstep::philox of core/random.h.
 __device__ __forceinline__ uint4 philox_bits(uint64_t key, uint4 counter) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u;

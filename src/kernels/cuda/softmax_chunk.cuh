@@ -1,6 +1,6 @@
 // A row of logits is summed in chunks of 4096 entries, a chunk in pieces of 256, each relative to its own maximum.
 // Log-probabilities and the sampler use these sums; the matmul that makes the logits can sum pieces in its epilogue
-// (linear_logprob.cu), in the same order.
+// (linear_tiles_logprob.cuh), in the same order.
 #pragma once
 
 #include <cmath>
@@ -72,8 +72,8 @@ struct WeightSum {
 };
 
 // A piece is summed as the lanes of wgmma hold it: lane q of four has entries 8 j + 2 q and the one behind it, in eight
-// sums, sum i over j = i, i + 8, i + 16, i + 24; these are added in pairs that lie 4, then 2, then 1 apart, and those of
-// the lanes 2 and 1 apart. Here by a warp, whose lane 4 i + q has sum i of lane q; the same in every lane.
+// sums, sum i over j = i, i + 8, i + 16, i + 24; these are added in pairs that lie 4, then 2, then 1 apart, and those
+// of the lanes 2 and 1 apart. Here by a warp, whose lane 4 i + q has sum i of lane q; the same in every lane.
 template <bool kMoment>
 __device__ __forceinline__ ChunkSums sum_piece(const float (&z)[8]) {
   float largest = -INFINITY;
