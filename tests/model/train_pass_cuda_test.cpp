@@ -187,7 +187,7 @@ TEST_P(TrainPassCuda, LogitsTakeWhatTheEstimateSays) {
   const lora::AdapterVersion adapter = testing::placed(tiny_adapter(config, lora::LoraType::fused, 1), gpu());
   const Buffer gradient = zero_gradient(*adapter.layout, gpu());
   constexpr int64_t kCount = 2048;
-  const std::vector<int32_t> tokens = tiny_tokens(kCount, 1), targets = tiny_tokens(kCount, 2);
+  const std::vector<int32_t> tokens = tiny_tokens(kCount, 1), targets(kCount, 3);
   const std::vector<int64_t> begins = {0, 1024, 2048};
   const std::vector<float> d(kCount, 0.1f);
   const lora::GradientRows lane{0, kCount, gradient.f32()};

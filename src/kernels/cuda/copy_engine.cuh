@@ -153,14 +153,6 @@ __device__ __forceinline__ void copy_box_to_blocks(uint32_t to, const CUtensorMa
 
 // ---- fragments, by address ----
 
-__device__ __forceinline__ uint32_t load_shared(uint32_t from) {
-  uint32_t word;
-  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(from) : "memory");
-  return word;
-}
-__device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
-  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(to), "r"(word) : "memory");
-}
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -54,7 +54,7 @@ __device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4
 template <class S, class T, class Adapter>
 __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const uint32_t (&residual)[S::kTokenTiles][4],
                                        const Matmul& p, const Adapter& adapter, const DeltaOf<Adapter, false>& b,
-                                       const InnerTile& h, const Place& place, int lane) {
+                                       const Place& place, int first_token, int lane) {
   constexpr bool kRounded = sizeof(T) == 2;
   const int64_t last = place.end - 1;
   if (p.end.bias) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
         acc[j][e] = __fadd_rn(acc[j][e], __uint_as_float(kRounded ? residual[j][e] << 16 : residual[j][e]));
   }
   if constexpr (kHasAdapter<Adapter>) {
-    if (adapter.expand) b.add_to(acc, h, lane);
+    if (adapter.expand) b.add_to(acc, adapter, first_token, p.x.rows, lane);
   }
   const ThreadOutputs<T> to(static_cast<T*>(p.end.y), p.end.y_stride, place.output_of(0), place.output_of(2));
   const bool both = place.output_of(2) < place.end;
@@ -98,11 +98,10 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& p
   wait_for_previous();
   if (p.end.residual) load_residual<S, T>(residual, p, place);  // loaded early, so that the epilogue need not wait
   accumulate_ring<S>(acc, steps, ring, warp, lane);
-  InnerTile h;
   if constexpr (kHasAdapter<Adapter>)
-    if (adapter.expand) h = InnerTile::load<S>(adapter, ring, first_token, p.x.rows, warp, lane);
+    if (adapter.expand) wait_for_inner<S::kThreads>();
   if (!mine) return;
-  finish<S, T>(acc, residual, p, adapter, b, h, place, lane);
+  finish<S, T>(acc, residual, p, adapter, b, place, first_token, lane);
 }
 
 // Blocks that compute h come first, then the matmul's: all outputs of the first tokens, of the next, and so on.
@@ -117,9 +116,8 @@ __global__ void __launch_bounds__(S::kThreads)
     const int inner_blocks = (adapter.blocks + S::kCluster - 1) / S::kCluster * S::kCluster;
     const int block = static_cast<int>(blockIdx.x) - inner_blocks;
     if constexpr (kHasAdapter<Adapter>) {
-      if (static_cast<int>(blockIdx.x) < adapter.blocks)
-        return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
-      if (block < 0) return;
+      if (S::kCluster > 1 && block < 0 && static_cast<int>(blockIdx.x) >= adapter.blocks) return;
+      if (block < 0) return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     }
     const int across = static_cast<int>((p.outputs + S::kRows - 1) / S::kRows), steps = S::steps(p.x.cols);
     const int cluster = block / S::kCluster, output = cluster % across * S::kRows;
@@ -128,7 +126,7 @@ __global__ void __launch_bounds__(S::kThreads)
     wait_for_rings<S>();
     if (warp == S::kThreads / 32 - 1) {
       if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
-      if constexpr (kHasAdapter<Adapter>) announce_inner<S>(adapter, gridDim.x - inner_blocks);
+      if constexpr (kHasAdapter<Adapter>) announce_inner<S::kThreads>(adapter, gridDim.x - inner_blocks);
     } else {
       const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
       multiply<S, T>(p, adapter, place, first_token, steps, ring, warp, lane);
@@ -185,11 +183,12 @@ std::array<SmallKernel, 6> kernels_of_32() {
   return {kernel_of<16, 16, 4>(), kernel_of<16, 32, 4>(), whole[0], whole[1], whole[2], whole[3]};
 }
 // With 64 rows such a pair of blocks is a cluster, which loads the weight once.
-std::array<SmallKernel, 7> kernels_of_64() {
+std::array<SmallKernel, 8> kernels_of_64() {
   const std::array<SmallKernel, 4> whole = kernels_of<64, 2>();
   return {kernel_of<32, 40, 4, 2>(),
           kernel_of<32, 32, 4, 2>(),
           kernel_of<32, 16, 4>(),
+          kernel_of<32, 32, 4>(),
           whole[0],
           whole[1],
           whole[2],

@@ -182,14 +182,13 @@ __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUte
   fill_ring(ring, steps, load_w, load_x);
 }
 
-// In a cluster, a stage is filled by several blocks, and so released at the barriers of all. Stages that are not filled
-// again are not released: so each arrival is waited for, and none comes to a block that has ended.
+// In a cluster, a stage is filled by several blocks, and so released at the barriers of all; but stages that are not
+// filled again are not released, so that each arrival is waited for, and none comes to a block that has ended.
 template <class S>
 __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int warp, int lane) {
   wgmma_fence();
-  const uint32_t tile = warp / 4 * kTileOutputs * 128;
+  const uint32_t tile = S::kWarpgroups > 1 ? warp / 4 * kTileOutputs * 128 : 0;
   uint32_t previous = 0;  // the `empty` barrier of the previous stage
-  const int released = steps - S::kStages;
 #pragma unroll 1
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
@@ -202,12 +201,11 @@ __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, Copy
     }
     wgmma_commit();
     wgmma_wait<1>();
-    if (step_of_ring > 0 && step_of_ring <= released) {
-      if constexpr (S::kCluster > 1) {
-        if (lane < S::kCluster) barrier_arrive_at(previous, lane);
-      } else {
-        if (lane == 0) barrier_arrive(previous);
-      }
+    if constexpr (S::kCluster > 1) {
+      if (step_of_ring > 0 && step_of_ring <= steps - S::kStages && lane < S::kCluster)
+        barrier_arrive_at(previous, lane);
+    } else {
+      if (previous && lane == 0) barrier_arrive(previous);
     }
     previous = ring.empty();
   }

@@ -22,7 +22,7 @@ struct RingAdapter {
   CUtensorMap x;
   CUtensorMap a[kMaxInner];
   RingPair pair[kMaxInner];
-  int count, columns, column_blocks, blocks;  // columns of h; column blocks; blocks that compute h in total
+  int count, column_blocks, blocks;  // column blocks of h; blocks that compute h in total
   bf16* h;
   int h_stride;
   bool expand;
@@ -75,7 +75,6 @@ RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
     column += rank;
     adapter.column_blocks += (rank + kInnerColumns - 1) / kInnerColumns;
   }
-  adapter.columns = column;
   adapter.blocks = static_cast<int>(inner.blocks(x.rows, Shape::kTokens));
   adapter.h = inner.h, adapter.h_stride = static_cast<int>(inner.h_stride);
   adapter.rank_rows = reinterpret_cast<const int2*>(inner.pairs.front().rank_rows.rows);
@@ -98,8 +97,8 @@ struct InnerRows {
   __device__ bool meets(int first, int tokens) const { return first < end && first + tokens > begin; }
 };
 
-// S: an InnerShape. Only the first warp's 16 outputs of the tile are used; the launch's last warp loads.
-template <class S>
+// S: an InnerShape. Only the first warp's 16 outputs of the tile are used. kLoader: the launch's last warp.
+template <class S, int kLoader = kWarpgroup / 32>
 __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
                            int lane) {
   const int block = static_cast<int>(blockIdx.x) % adapter.column_blocks;
@@ -111,11 +110,11 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
   const InnerRows rows = InnerRows::of(adapter, pair, column, tokens);
   const CopyRing ring = begin_ring<S>(shared);
   const int steps = rows.meets(first_token, S::kTokens) ? S::steps(depth) : 0;
-  if (warp == static_cast<int>(blockDim.x) / 32 - 1) {
+  if (warp == kLoader) {
     if (lane == 0) fill_with_boxes<S>(ring, adapter.x, first_token, adapter.a[p], column, kInnerColumns, steps);
     return;
   }
-  if (warp >= kWarpgroup / 32) return;
+  if (kLoader > kWarpgroup / 32 && warp >= kWarpgroup / 32) return;
   wait_for_previous();
   float acc[S::kTokenTiles][4] = {};
   accumulate_ring<S>(acc, steps, ring, warp, lane);
@@ -135,8 +134,9 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
   if (lane == 0) atomicAdd(adapter.counters, 1u);
 }
 
-// Waits until h is complete. Called in each of the `others` blocks, by the warp that fills the ring and by the rest.
-template <class S>
+// Waits until h is complete. Called in each of the `others` blocks of kThreads, by the warp that fills the ring and by
+// the rest.
+template <int kThreads>
 __device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint32_t others) {
   __syncwarp();
   if (!adapter.expand) return;
@@ -149,58 +149,21 @@ __device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint3
   };
   while (ended() < static_cast<uint32_t>(adapter.blocks))
     if (clock64() - begin > kMaxWaitedCycles) __trap();
-  asm volatile("bar.arrive 1, %0;\n" ::"n"(S::kThreads) : "memory");
+  asm volatile("bar.arrive 1, %0;\n" ::"n"(kThreads) : "memory");
   // The last block that sees the count resets both counters.
   if (threadIdx.x % 32 == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)
     adapter.counters[0] = 0, adapter.counters[1] = 0;
 }
-template <class S>
+template <int kThreads>
 __device__ __forceinline__ void wait_for_inner() {
-  asm volatile("bar.sync 1, %0;\n" ::"n"(S::kThreads) : "memory");
+  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
 }
 
 // ---- adding h B ----
 
-// A block's rows of h, in the memory of its ring. If every warp read them from the L2 cache, all blocks would wait for
-// the few lines that h consists of.
-struct InnerTile {
-  uint32_t at = 0;
-  int row_bytes = 0;
-
-  // Called by all computing threads when they have consumed the ring. Waits until h is complete.
-  template <class S>
-  __device__ static InnerTile load(const RingAdapter& adapter, const CopyRing& ring, int first_token, int64_t tokens,
-                                   int warp, int lane) {
-    constexpr int kWarps = S::kThreads / 32 - 1, kRowsEach = (S::kTokens + kWarps - 1) / kWarps;
-    constexpr int kInFlight = kRowsEach < 8 ? kRowsEach : 8;
-    const int words = adapter.columns / 2, last = static_cast<int>(tokens) - 1;
-    const InnerTile tile{ring.shared, (words + 4) * 4};  // padded, so that eight rows lie in different banks
-    wait_for_inner<S>();
-#pragma unroll 1
-    for (int word = lane; word < words; word += 32)
-#pragma unroll 1
-      for (int row = warp; row < S::kTokens; row += kInFlight * kWarps) {
-        uint32_t h[kInFlight];
-#pragma unroll
-        for (int i = 0; i < kInFlight; ++i)
-          h[i] = __ldcg(reinterpret_cast<const uint32_t*>(
-              adapter.h + min(first_token + row + i * kWarps, last) * adapter.h_stride + 2 * word));
-#pragma unroll
-        for (int i = 0; i < kInFlight; ++i)
-          if (row + i * kWarps < S::kTokens) store_shared(tile.place(row + i * kWarps, word), h[i]);
-      }
-    asm volatile("bar.sync 2, %0;\n" ::"n"(S::kThreads - 32) : "memory");
-    return tile;
-  }
-  __device__ __forceinline__ uint32_t place(int row, int word) const {
-    return at + row * row_bytes + word * 4;
-  }
-};
-
 // The pair that contributes to an output, counted from this output; its rank is 0 if there is none.
 struct DeltaOutput {
-  const bf16* b;
-  int h = 0;  // its first column of h
+  const bf16 *b, *h;
   int stride = 0, rank = 0;
   float scale = 0;
 
@@ -209,18 +172,18 @@ struct DeltaOutput {
     for (int p = 0; p < adapter.count; ++p) {
       const RingPair& pair = adapter.pair[p];
       const auto at = static_cast<int>(output) - pair.out_begin;
-      if (at >= 0 && at < pair.outputs) return {pair.b + at, pair.h_begin, pair.outputs, pair.rank, pair.scale};
+      if (at >= 0 && at < pair.outputs)
+        return {pair.b + at, adapter.h + pair.h_begin, pair.outputs, pair.rank, pair.scale};
     }
-    return {adapter.pair[0].b};  // always readable memory
+    return {adapter.pair[0].b, adapter.h};  // always readable memory
   }
   // Loads without branches: otherwise a thread would wait for each load before it issues the next.
   __device__ __forceinline__ uint16_t weight(int k) const {
     return __bfloat16_as_ushort(b[max(min(k, rank - 1), 0) * stride]);
   }
-  // The word of a row of h that has ranks k and k + 1; beyond the pair's rank any other, because the weights there are
-  // zeros.
-  __device__ __forceinline__ int inputs(int k) const {
-    return (h + max(min(k, rank - 2), 0)) / 2;
+  // Ranks k and k + 1 of a row of h; beyond the pair's rank any values, because the weights there are zeros.
+  __device__ __forceinline__ const bf16* inputs(int k) const {
+    return h + max(min(k, rank - 2), 0);
   }
   // Extracts rank k or k + 1 from such a word.
   __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const {
@@ -254,18 +217,22 @@ class TileDelta {
   // Called when h is complete: y[j][e] becomes y + scale h B at token_of(j, e), output_of(e). The input is rounded to
   // the storage type, the sum is not.
   template <int kTokenTiles>
-  __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], const InnerTile& inner, int lane) const {
+  __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], const RingAdapter& adapter, int first_token,
+                                         int64_t tokens, int lane) const {
     constexpr int kInputs = kApart ? 4 : 2;
     float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // for the first output; for the second
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (g >= groups_) break;
+      const bf16* from[kInputs];
+#pragma unroll
+      for (int i = 0; i < kInputs; ++i) from[i] = output_[i / 2].inputs(rank_of(g, i % 2));
       uint32_t h[kTokenTiles][kInputs];
 #pragma unroll
-      for (int i = 0; i < kInputs; ++i) {
-        const uint32_t from = inner.place(lane / 4, output_[i / 2].inputs(rank_of(g, i % 2)));
+      for (int j = 0; j < kTokenTiles; ++j) {
+        const int at = min(first_token + 8 * j + lane / 4, static_cast<int>(tokens) - 1) * adapter.h_stride;
 #pragma unroll
-        for (int j = 0; j < kTokenTiles; ++j) h[j][i] = load_shared(from + 8 * j * inner.row_bytes);
+        for (int i = 0; i < kInputs; ++i) h[j][i] = __ldcg(reinterpret_cast<const uint32_t*>(from[i] + at));
       }
       uint32_t b[4];
 #pragma unroll

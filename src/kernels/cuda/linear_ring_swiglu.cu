@@ -48,8 +48,8 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int
   accumulate_ring<S>(acc, steps, ring, warp, lane);
   if (p.end.bias) add_bias(acc, bias);
   if constexpr (kHasAdapter<Adapter>) {
-    const InnerTile h = InnerTile::load<S>(adapter, ring, 0, p.x.rows, warp, lane);
-    if (stored) b.add_to(acc, h, lane);
+    wait_for_inner<S::kThreads>();
+    if (stored) b.add_to(acc, adapter, 0, p.x.rows, lane);
   }
   if (!stored) return;
   bf16* const y = static_cast<bf16*>(p.end.y) + gate;
@@ -72,12 +72,12 @@ __global__ void __launch_bounds__(S::kThreads)
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
     if constexpr (kHasAdapter<Adapter>)
-      if (block < 0) return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+      if (block < 0) return make_inner<Inner<S>, S::kThreads / 32 - 1>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     const int first = block * S::kRows / 2, steps = S::steps(p.x.cols);
     const CopyRing ring = begin_ring<S>(shared);
     if (warp == S::kThreads / 32 - 1) {
       if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
-      if constexpr (kHasAdapter<Adapter>) announce_inner<S>(adapter, gridDim.x - adapter.blocks);
+      if constexpr (kHasAdapter<Adapter>) announce_inner<S::kThreads>(adapter, gridDim.x - adapter.blocks);
       return;
     }
     multiply<S>(p, adapter, first, steps, ring, warp, lane);
