@@ -183,7 +183,7 @@ TEST_P(TrainPassCuda, LogitsTakeWhatTheEstimateSays) {
   json["num_hidden_layers"] = 1;
   json["vocab_size"] = 32768;
   const ModelSpec config = parse_config(json, "config.json");
-  const Model model(config, tiny_weights(config, gpu(), DType::bf16));
+  const Model model(config, tiny_weights(config, gpu(), DType::bf16), Model::default_logits_bytes(gpu().device()));
   const lora::AdapterVersion adapter = testing::placed(tiny_adapter(config, lora::LoraType::fused, 1), gpu());
   const Buffer gradient = zero_gradient(*adapter.layout, gpu());
   constexpr int64_t kCount = 2048;
