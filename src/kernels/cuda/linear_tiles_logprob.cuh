@@ -9,53 +9,52 @@ namespace lockstep::kernels::cuda {
 
 static_assert(kTileColumns == kPiece);
 
-// One of the two rows that a lane has a quarter of: row lane / 4 of a warp's 16 rows, or the one eight below.
+// Makes logits z in place, -infinity beyond the vocabulary, stores that of the target, and returns the row's largest.
+// Of the two rows that a lane has a quarter of: row lane / 4 of a warp's 16 rows (kHalf 0), or the one eight below.
 template <int kHalf>
-struct LogitsOfRow {
-  float largest;
-
-  __device__ __forceinline__ LogitsOfRow(Sums& sums, const TileCall& call, const TileWalk& at, int row, int lane) {
-    const int own = lane % 4 * 2, target = row < call.rows ? call.logprob.targets[row] - at.column : -1;
+__device__ __forceinline__ float scale_logits(Sums& sums, const TileCall& call, const TileWalk& at, int row, int lane) {
+  const int own = lane % 4 * 2, target = row < call.rows ? call.logprob.targets[row] - at.column : -1;
 #pragma unroll
-    for (int j = 0; j < kTileColumns / 8; ++j)
+  for (int j = 0; j < kTileColumns / 8; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& z = sums[j][2 * kHalf + e];
-        z = __fmul_rn(z, call.logprob.scale);
-      }
-    if (at.column + kTileColumns > call.width)
-#pragma unroll
-      for (int j = 0; j < kTileColumns / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (at.column + 8 * j + own + e >= call.width) sums[j][2 * kHalf + e] = -INFINITY;
-    if (target >= 0 && target < kTileColumns && target % 8 / 2 * 2 == own) {
-      float z = 0;
-#pragma unroll
-      for (int j = 0; j < kTileColumns / 8; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (8 * j + own + e == target) z = sums[j][2 * kHalf + e];
-      call.logprob.target_z[row] = z;
+    for (int e = 0; e < 2; ++e) {
+      float& z = sums[j][2 * kHalf + e];
+      z = __fmul_rn(z, call.logprob.scale);
     }
-    float part[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) part[i] = sums[i][2 * kHalf];
+  if (at.column + kTileColumns > call.width)
 #pragma unroll
     for (int j = 0; j < kTileColumns / 8; ++j)
-      part[j % 4] = fmaxf(part[j % 4], fmaxf(sums[j][2 * kHalf], sums[j][2 * kHalf + 1]));
-    largest = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
 #pragma unroll
-    for (int offset : {2, 1}) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+      for (int e = 0; e < 2; ++e)
+        if (at.column + 8 * j + own + e >= call.width) sums[j][2 * kHalf + e] = -INFINITY;
+  if (target >= 0 && target < kTileColumns && target % 8 / 2 * 2 == own) {
+    float z = 0;
+#pragma unroll
+    for (int j = 0; j < kTileColumns / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (8 * j + own + e == target) z = sums[j][2 * kHalf + e];
+    call.logprob.target_z[row] = z;
   }
-};
+  float part[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) part[i] = sums[i][2 * kHalf];
+#pragma unroll
+  for (int j = 0; j < kTileColumns / 8; ++j)
+    part[j % 4] = fmaxf(part[j % 4], fmaxf(sums[j][2 * kHalf], sums[j][2 * kHalf + 1]));
+  float largest = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
+#pragma unroll
+  for (int offset : {2, 1}) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, offset));
+  return largest;
+}
 
+// Stores a warp's part of a tile's pieces, and the weights where they are wanted.
 template <bool kMoment>
 __device__ __forceinline__ void finish_logits(Sums& sums, const TileCall& call, const TileWalk& at,
                                               const WarpRows& mine) {
   const int row = at.row + 64 * mine.block + 16 * mine.warp + mine.lane / 4;
-  const float largest[2] = {LogitsOfRow<0>(sums, call, at, row, mine.lane).largest,
-                            LogitsOfRow<1>(sums, call, at, row + 8, mine.lane).largest};
+  const float largest[2] = {scale_logits<0>(sums, call, at, row, mine.lane),
+                            scale_logits<1>(sums, call, at, row + 8, mine.lane)};
   const float reference[2] = {reference_of(largest[0]), reference_of(largest[1])};
   WeightSum<kMoment> part[2][kChunks];
 #pragma unroll

@@ -40,6 +40,18 @@ struct Part {
   }
 };
 
+// What a thread reads for a query or key beside its elements: angles, and norm weights of both halves if there are
+// norms.
+template <bool kAligned>
+__device__ __forceinline__ void load_tables(Angles& angles, float (&low)[8], float (&high)[8],
+                                            const QkNormRopeArguments& h, const Part& part) {
+  angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
+  if (!h.q_norm) return;
+  const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
+  load8(low, norm + part.low, 8, kAligned || h.norms_aligned);
+  load8(high, norm + part.high, 8, kAligned || h.norms_aligned);
+}
+
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(Matrix qk, Matrix qkv, QkNormRopeArguments h) {
   const Part part = Part::mine<kLanes, 1>(h, h.items);
@@ -52,14 +64,7 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(Matrix qk, Matri
   // Positions, rope tables and norm weights were written before the kernel ahead of this one started, so they are
   // loaded while that kernel (the projection) is still running.
   if (part.active) {
-    if (!is_value) {
-      angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
-      if (h.q_norm) {
-        const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
-        load8(low, norm + part.low, 8, h.norms_aligned);
-        load8(high, norm + part.high, 8, h.norms_aligned);
-      }
-    }
+    if (!is_value) load_tables<false>(angles, low, high, h, part);
     if (h.sequences && !h.is_query(part.head)) to = stored(h, part.row, h.positions[part.row], part.head);
   }
   wait_for_previous();
@@ -99,13 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   bf16* to = qk.at(part.row, column);
   let_next_begin();
   if (part.active) {
-    if (!is_value) {
-      angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
-      if (h.q_norm) {
-        const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
-        load_all8(low, norm + part.low, true), load_all8(high, norm + part.high, true);
-      }
-    }
+    if (!is_value) load_tables<true>(angles, low, high, h, part);
     if (stores) to = stored(h, part.row, h.positions[part.row], part.head) + part.low;
   }
   const int step = stores ? kKvBlock * h.head_dim : h.head_dim;
@@ -156,14 +155,7 @@ __global__ void __launch_bounds__(kThreads)
   Angles angles;
   float rstd = 0, low[8] = {}, high[8] = {};
   let_next_begin();
-  if (part.active) {
-    angles.load(h.cosines, h.sines, h.angles_at(part.row, part.low));
-    if (h.q_norm) {
-      const float* norm = h.is_query(part.head) ? h.q_norm : h.k_norm;
-      load8(low, norm + part.low, 8, kAligned || h.norms_aligned);
-      load8(high, norm + part.high, 8, kAligned || h.norms_aligned);
-    }
-  }
+  if (part.active) load_tables<kAligned>(angles, low, high, h, part);
   wait_for_previous();
   if (part.active) {
     grad[0] = load_bf16x8(d_qkv.at(part.row, column + part.low), 8, kAligned || d_qkv.aligned);

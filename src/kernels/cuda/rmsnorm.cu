@@ -34,6 +34,16 @@ __device__ __forceinline__ void load_floats(float (&v)[8], const float* p, int c
     load8(v, p, count, aligned);
 }
 
+// A thread's pieces of the weight.
+template <int kThreads, int kPieces, bool kWhole>
+__device__ __forceinline__ void load_weight(float (&weight)[kPieces][8], const Norm& norm, int thread) {
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+    const int column = 8 * (thread + j * kThreads);
+    load_floats<kWhole>(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
+  }
+}
+
 // kPieces: as many pieces as a thread needs. kWhole: widths and addresses are multiples of eight elements. The kernel
 // is then less than half as long, which matters in a decode step, whose kernels share the instruction cache, and its
 // loads are all in flight at once.
@@ -47,11 +57,7 @@ __global__ void __launch_bounds__(block_threads(kThreads)) norm_kernel(Matrix y,
   uint4 input[kPieces];
   float weight[kPieces][8];
   // the weight never changes, so it is loaded before earlier kernels have ended
-#pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
-    const int column = 8 * (thread + j * kThreads);
-    load_floats<kWhole>(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
-  }
+  load_weight<kThreads, kPieces, kWhole>(weight, norm, thread);
   wait_for_previous();
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
@@ -83,11 +89,7 @@ __global__ void __launch_bounds__(block_threads(kThreads))
   const int thread = threadIdx.x % kThreads;
   uint4 input[kPieces], grad[kPieces], before[kPieces];
   float weight[kPieces][8];
-#pragma unroll
-  for (int j = 0; j < kPieces; ++j) {
-    const int column = 8 * (thread + j * kThreads);
-    load_floats<kWhole>(weight[j], norm.weight + column, norm.width - column, norm.weight_aligned);
-  }
+  load_weight<kThreads, kPieces, kWhole>(weight, norm, thread);
   wait_for_previous();
 #pragma unroll
   for (int j = 0; j < kPieces; ++j) {
