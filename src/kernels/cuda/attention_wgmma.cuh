@@ -123,11 +123,14 @@ __device__ __forceinline__ void pin(uint32_t (&a)[4][4]) {
     for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(a[i][e])::"memory");
 }
 
-// Matrix descriptor of a tile: 128-byte swizzle; 1024 bytes between groups of 8 rows; for MN-major also the distance
-// between slabs of 64 columns.
-__device__ __forceinline__ uint64_t tile_descriptor(const bf16* tile) {
+// Matrix descriptor of a tile whose rows of 128 bytes are swizzled, at a multiple of 1024 in shared memory: 1024 bytes
+// between groups of 8 rows; for MN-major also the distance between slabs of 64 columns (of 64 rows).
+__device__ __forceinline__ uint64_t tile_descriptor(uint32_t address) {
   constexpr uint64_t kSlab = kSlabElements * sizeof(bf16) / 16, kEightRows = 1024 / 16;
-  return uint64_t{1} << 62 | kEightRows << 32 | kSlab << 16 | (shared_address(tile) & 0x3ffff) >> 4;
+  return uint64_t{1} << 62 | kEightRows << 32 | kSlab << 16 | (address & 0x3ffff) >> 4;
+}
+__device__ __forceinline__ uint64_t tile_descriptor(const bf16* tile) {
+  return tile_descriptor(shared_address(tile));
 }
 // Increments of a descriptor's address, in units of 16 bytes: 16 columns (K-major), 16 rows (MN-major).
 __host__ __device__ constexpr int column_step(int k) {
@@ -237,10 +240,13 @@ __device__ __forceinline__ void load_rows(uint32_t (&a)[kDim / 16][4], const bf1
   for (int k = 0; k < kDim / 16; ++k) ldmatrix_x4(a[k], tile + swizzled_offset(row, 2 * k + (lane >> 4)));
 }
 // Stores four 8 x 8 matrices: lanes 8 i .. 8 i + 7 have the addresses of the rows of matrix i.
-__device__ __forceinline__ void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(shared_address(row)),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+__device__ __forceinline__ void stmatrix_x4(uint32_t row, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(row), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
                : "memory");
+}
+__device__ __forceinline__ void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
+  stmatrix_x4(shared_address(row), r);
 }
 // sum += weights tile, or sum = weights tile, over the tile's 64 rows in groups of 16.
 template <int kDim>

@@ -152,11 +152,21 @@ void tell_of_plain_kernel(const Matmul& p, const char* why) {
                why);
 }
 
-[[noreturn]] void throw_other_bits(const Matmul& p, const SmallKernel& kernel) {
-  throw DeviceError(
-      {.what = "a matmul's kernel has other bits than the plain kernel",
-       .where = std::to_string(p.x.rows) + " rows, " + std::to_string(p.x.cols) + " -> " + std::to_string(p.outputs),
-       .got = "tiles of " + std::to_string(kernel.tokens) + " rows and " + std::to_string(kernel.rows) + " outputs"});
+// cuBLASLt's algorithms may add up in another order; a kernel of ours that does is wrong. It is never used, and where
+// kernels are not timed (tests) it is an error; else it is said once per process.
+void tell_of_other_bits(const Matmul& p, const SmallKernel& kernel, bool timed) {
+  const std::string where =
+      std::to_string(p.x.rows) + " rows, " + std::to_string(p.x.cols) + " -> " + std::to_string(p.outputs);
+  const std::string tiles =
+      "tiles of " + std::to_string(kernel.tokens) + " rows and " + std::to_string(kernel.rows) + " outputs";
+  if (!timed)
+    throw DeviceError({.what = "a matmul's kernel has other bits than the plain kernel", .where = where, .got = tiles});
+  static std::atomic<bool> told{false};
+  if (told.exchange(true)) return;
+  std::fprintf(stderr,
+               "note    a matmul of %s: the kernel with %s has other bits than the plain kernel and is not used; this "
+               "is a fault of lockstep or of the GPU, please report it\n",
+               where.c_str(), tiles.c_str());
 }
 
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
@@ -192,8 +202,7 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     const bool tiled = tiles && candidate.kernel == tiles;
     if (timed && !ring && !tiled && elapsed >= least) continue;
     if (!trial.same_bits(candidate)) {
-      // cuBLASLt's algorithms may add up in another order; a kernel of ours that does is wrong.
-      if (candidate.kernel && !timed) throw_other_bits(p, *candidate.kernel);
+      if (candidate.kernel) tell_of_other_bits(p, *candidate.kernel, timed);
       continue;
     }
     if (tiled) tiles_time = {tiles, elapsed};

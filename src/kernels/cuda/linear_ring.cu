@@ -177,6 +177,12 @@ constexpr std::array<SmallKernel, 4> kernels_of() {
   return {kernel_of<kTokens, 16, 2 * kBoxes>(), kernel_of<kTokens, 24, kBoxes>(), kernel_of<kTokens, 48, kBoxes>(),
           kernel_of<kTokens, 64, kBoxes>()};
 }
+// With few tokens also eight outputs, so that an N of about 1,000 has a block on every multiprocessor.
+template <int kTokens>
+std::array<SmallKernel, 5> kernels_of_few() {
+  const std::array<SmallKernel, 4> more = kernels_of<kTokens, 4>();
+  return {kernel_of<kTokens, 8, 8>(), more[0], more[1], more[2], more[3]};
+}
 // For small N: two blocks share the outputs, and each has half of the tokens.
 std::array<SmallKernel, 6> kernels_of_32() {
   const std::array<SmallKernel, 4> whole = kernels_of<32, 2>();
@@ -319,7 +325,7 @@ bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream)
 }
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
-  static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
+  static const std::array of_8 = kernels_of_few<8>(), of_16 = kernels_of_few<16>();
   static const std::array of_32 = kernels_of_32(), of_many = kernels_of_many();
   static const std::array of_64 = kernels_of_64();
   if (!has_copy_engine() || rows > kRingRows) return {};

@@ -110,12 +110,6 @@ __device__ __forceinline__ void step(float (&d)[16][4], uint64_t w, uint64_t x) 
 }
 #undef LOCKSTEP_TOKENS
 
-// Descriptor of a tile whose rows of 128 bytes are swizzled; 1024 bytes between groups of 8 rows.
-__device__ __forceinline__ uint64_t descriptor(uint32_t tile) {
-  constexpr uint64_t kEightRows = 1024 / 16;
-  return uint64_t{1} << 62 | kEightRows << 32 | uint64_t{1} << 16 | (tile & 0x3ffff) >> 4;
-}
-
 // Where accumulators belong: acc[j][e] is token `token` + 8 j + e % 2, output `output` + 8 (e / 2).
 struct Place {
   int64_t output, end;
@@ -194,8 +188,8 @@ __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, Copy
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b) {
-      const uint64_t x = descriptor(ring.at() + b * S::kXBytes);
-      const uint64_t w = descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + tile);
+      const uint64_t x = tile_descriptor(ring.at() + b * S::kXBytes);
+      const uint64_t w = tile_descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + tile);
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
     }

@@ -126,7 +126,7 @@ __device__ void put_normed(uint32_t to, int padded, const RowMatmul& row, int wa
     for (int b = 0; b < kBoxes; ++b, x += kXBoxBytes)
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k)
-        step(acc, descriptor(ring.at() + b * box_bytes) + column_step(k), descriptor(x) + column_step(k));
+        step(acc, tile_descriptor(ring.at() + b * box_bytes) + column_step(k), tile_descriptor(x) + column_step(k));
     wgmma_commit();
     wgmma_wait<1>();
     if (previous && lane == 0) barrier_arrive(previous);

@@ -132,13 +132,7 @@ __device__ __forceinline__ void tile_step(float (&d)[32][4], uint64_t a, uint64_
 #undef LOCKSTEP_ROWS_4
 #undef LOCKSTEP_ROW
 
-// Descriptor of a tile in shared memory whose rows of 128 bytes are swizzled, at an address that is a multiple of 1024:
-// 1024 bytes between groups of eight rows; MN-major: kSlabBytes between slabs of 64 columns.
-__device__ __forceinline__ uint64_t shared_tile(uint32_t address) {
-  constexpr uint64_t kEightRows = 1024 / 16;
-  return uint64_t{1} << 62 | kEightRows << 32 | uint64_t{kSlabBytes / 16} << 16 | (address & 0x3ffff) >> 4;
-}
-// Increments of its address: 64 rows, 16 of k in rows, 16 of k as rows.
+// Increments of a tile_descriptor's address: 64 rows, 16 of k in rows, 16 of k as rows.
 inline constexpr uint64_t kNextRows = kSlabBytes / 16, kNextColumns = 2, kNextRowsOfK = 128;
 
 }  // namespace lockstep::kernels::cuda

@@ -139,10 +139,8 @@ __device__ __forceinline__ void store_slab(const TileCall& call, const TileWalk&
   const int lane = mine.lane, row0 = at.row + 64 * mine.block + 16 * mine.warp + lane / 8;
 #pragma unroll
   for (int j = 0; j < kChunks; j += 2)
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
-                     chunk_at(mine.memory + lane % 16 * 128, j, lane)),
-                 "r"(words[j][0]), "r"(words[j][1]), "r"(words[j + 1][0]), "r"(words[j + 1][1])
-                 : "memory");
+    stmatrix_x4(chunk_at(mine.memory + lane % 16 * 128, j, lane),
+                {words[j][0], words[j][1], words[j + 1][0], words[j + 1][1]});
   __syncwarp();
   uint4 values[4];
 #pragma unroll

@@ -80,7 +80,7 @@ __device__ __forceinline__ void accumulate(Sums& sums, CopyRing& ring, int steps
 #pragma unroll 1
   for (int step = 0; step < steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
-    const uint64_t x = shared_tile(ring.at()) + block * kNextRows, w = shared_tile(ring.at() + kXBytes);
+    const uint64_t x = tile_descriptor(ring.at()) + block * kNextRows, w = tile_descriptor(ring.at() + kXBytes);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
       tile_step<kTransposed>(sums, x + k * kNextColumns, w + k * (kTransposed ? kNextRowsOfK : kNextColumns),

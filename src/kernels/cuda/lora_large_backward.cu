@@ -40,7 +40,7 @@ __device__ __forceinline__ void clear_rows(uint32_t tile, int begin, int end, in
 template <int kColumns>
 __device__ __forceinline__ void sum_rows(Sums<kColumns>& sums, uint32_t wide, uint32_t narrow, int rows, int group,
                                          int thread) {
-  const uint64_t a = wide_descriptor(wide), b = narrow_descriptor(narrow, kUnitBytes);
+  const uint64_t a = tile_descriptor(wide), b = narrow_descriptor(narrow, kUnitBytes);
   if (rows % 16 != 0) {
     clear_rows(wide, rows, (rows + 15) / 16 * 16, kChunk * sizeof(bf16), thread);
     fence_for_wgmma();
@@ -116,7 +116,7 @@ __device__ __forceinline__ void store_dh(const Sums<kRank> (&dh)[kCount], const 
 
 template <int kRank, int kCount>
 __device__ __forceinline__ void add_columns(Sums<kRank> (&dh)[kCount], uint32_t wide, uint32_t stage) {
-  const uint64_t b = wide_descriptor(stage + kWideBytes);
+  const uint64_t b = tile_descriptor(stage + kWideBytes);
 #pragma unroll
   for (int box = 0; box < kCount; ++box) pin(dh[box].value);
   wgmma_fence();
@@ -124,7 +124,7 @@ __device__ __forceinline__ void add_columns(Sums<kRank> (&dh)[kCount], uint32_t 
   for (int k = 0; k < kChunk / 16; ++k)
 #pragma unroll
     for (int box = 0; box < kCount; ++box)
-      wgmma_narrow<false>(dh[box].value, wide_descriptor(wide + box * kBoxBytes) + k * kColumnStep,
+      wgmma_narrow<false>(dh[box].value, tile_descriptor(wide + box * kBoxBytes) + k * kColumnStep,
                           b + k * kColumnStep);
   wgmma_commit();
   wgmma_wait<0>();

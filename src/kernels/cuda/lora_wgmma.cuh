@@ -8,12 +8,8 @@
 
 namespace lockstep::kernels::cuda {
 
-// Rows of 128 bytes, swizzled in groups of eight (box_map with 64 columns). Steps of 16 of the contraction: columns
-// (kColumnStep) or, transposed, rows (kRowStep); in units of 16 bytes.
-__device__ __forceinline__ uint64_t wide_descriptor(uint32_t tile) {
-  constexpr uint64_t kEightRows = 1024 / 16;
-  return uint64_t{1} << 62 | kEightRows << 32 | kEightRows << 16 | (tile & 0x3ffff) >> 4;
-}
+// Wide operands (box_map with 64 columns) have a tile_descriptor. Steps of 16 of the contraction: columns (kColumnStep)
+// or, transposed, rows (kRowStep); in units of 16 bytes.
 inline constexpr uint64_t kColumnStep = 2, kRowStep = 128;
 // [unit][rows][16 columns], rows of 32 bytes (box_map with 16 columns); the contraction runs over rows.
 __device__ __forceinline__ uint64_t narrow_descriptor(uint32_t tile, uint32_t unit_bytes) {
