@@ -46,7 +46,7 @@ class BenchReport {
 struct BenchLimits {
   double matmul_gflops = 0;  // f32 multiply-adds of a CPU, bf16 matmuls of a GPU
   double read_gb_s = 0;
-  double gemm_gflops = 0;  // of the model's own matmuls, once measured
+  double gemm_gflops = 0;  // of the model's own matmuls, once the part gemm has measured them
 };
 
 struct Bench {

@@ -39,7 +39,6 @@ void bench_limits(Bench& bench) {
   BenchLimits& limits = bench.limits;
   limits.matmul_gflops = kernels::measure_fma_gflops(kLimitSeconds, bench.stream);
   limits.read_gb_s = kernels::measure_read_gb_s(bench.work.read_bytes, kLimitSeconds, bench.stream);
-  limits.gemm_gflops = limits.matmul_gflops;
   if (bench.gpu()) {
     bench.report.result("bf16_product_tflops", limits.matmul_gflops * 1e-3, "TFLOP/s");
     bench.report.result("read_gb_s", limits.read_gb_s, "GB/s");

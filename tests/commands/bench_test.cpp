@@ -61,6 +61,22 @@ TEST_F(BenchCommand, EveryPartFillsTheRecord) {
   EXPECT_NE(out_.str().find("grpo_step_s"), std::string::npos);
 }
 
+// A share of the machine's peak is not called one of the matmuls' rate, which only the part gemm measures.
+TEST_F(BenchCommand, TrainingSaysWhichLimitItsShareIsOf) {
+  BenchOptions bench;
+  bench.base = base_;
+  bench.batch_size = 1, bench.seq_length = 16;
+  const auto text_of = [&](std::vector<std::string> parts) {
+    bench.parts = std::move(parts);
+    out_.str("");
+    run_bench(bench, control_);
+    return out_.str();
+  };
+  const std::string alone = text_of({"train"}), with_gemm = text_of({"gemm", "train"});
+  EXPECT_NE(alone.find("of fma_gflops at 4 P per token"), std::string::npos) << alone;
+  EXPECT_NE(with_gemm.find("of gemm_gflops at 4 P per token"), std::string::npos) << with_gemm;
+}
+
 TEST_F(BenchCommand, SamplesOfOnePromptDecodeTogether) {
   BenchOptions bench;
   bench.base = base_;
