@@ -104,7 +104,9 @@ TEST(FieldFlags, NoLibraryNamesAFlag) {
         where.starts_with("recipes/sft.cpp") || where.starts_with("recipes/run_settings.cpp") ||
         where.starts_with("recipes/server_settings.cpp") || where.starts_with("rollout/remote/engine_kind.h") ||
         where.starts_with("recipes/rollout_engine.cpp") || where.starts_with("versions/server_check.cpp");
-    if (!kept) EXPECT_FALSE(std::regex_search(text, flag)) << where << ": \"" << text << "\"";
+    if (!kept) {
+      EXPECT_FALSE(std::regex_search(text, flag)) << where << ": \"" << text << "\"";
+    }
   });
 }
 

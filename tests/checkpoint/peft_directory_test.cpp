@@ -316,7 +316,9 @@ TEST(PeftDirectory, KeysAreTreatedAsTheirTableSays) {
       EXPECT_FALSE(key.attempt.empty()) << name;
       expect_refused(name, {{"a", 1}});
     }
-    if (key.use == KeyUse::ignored) EXPECT_NO_THROW(config_with(name, {{"a", 1}})) << name;
+    if (key.use == KeyUse::ignored) {
+      EXPECT_NO_THROW(config_with(name, {{"a", 1}})) << name;
+    }
   }
 }
 

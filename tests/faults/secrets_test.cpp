@@ -30,8 +30,9 @@ class RewardUrl : public testing::TrainProcess {
   void expect_hidden(const std::string& name) const {
     EXPECT_EQ(read("log").find("hunter2"), std::string::npos) << read("log");
     for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path() / name))
-      if (entry.is_regular_file())
+      if (entry.is_regular_file()) {
         EXPECT_EQ(fs::read_file(entry.path()).find("hunter2"), std::string::npos) << entry.path();
+      }
   }
 
   std::atomic<int> asked_ = 0, allowed_ = 0;

@@ -75,8 +75,9 @@ TEST_F(StartedEngine, ItsKeyIsShownNowhere) {
   EXPECT_EQ(read("log").find("hunter2"), std::string::npos) << read("log");
   EXPECT_NE(read("server/run.json").find("--api-key ***"), std::string::npos);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path() / "server"))
-    if (entry.is_regular_file())
+    if (entry.is_regular_file()) {
       EXPECT_EQ(fs::read_file(entry.path()).find("hunter2"), std::string::npos) << entry.path();
+    }
 }
 
 TEST_F(StartedEngine, ThatDiesEndsTheRunAndSaysHow) {

@@ -201,7 +201,9 @@ TEST(AdaptedLinear, NormAndActivationEqualTheirParts) {
     linear(call, stream);
     swiglu_forward(act_apart.tensor(), y_apart.tensor(), stream);
     EXPECT_TRUE(same_bits(contents(act), contents(act_apart)));
-    if (keep) EXPECT_TRUE(same_bits(contents(y), contents(y_apart)));
+    if (keep) {
+      EXPECT_TRUE(same_bits(contents(y), contents(y_apart)));
+    }
   }
 }
 

@@ -67,7 +67,9 @@ TEST(AddRoundedTest, WithoutAnUpdateBitsOfOneTypeStay) {
     const Tensor same(out.data(), dtype, {10, 100});
     add_rounded(same, same, {}, 1, stream);  // in place
     for (size_t i = 0; i < out.size(); ++i)
-      if (!std::isnan(value_of(dtype, halves.data(), static_cast<int64_t>(i)))) ASSERT_EQ(out[i], halves[i]);
+      if (!std::isnan(value_of(dtype, halves.data(), static_cast<int64_t>(i)))) {
+        ASSERT_EQ(out[i], halves[i]);
+      }
   }
 }
 

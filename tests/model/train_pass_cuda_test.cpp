@@ -95,8 +95,9 @@ TEST_P(TrainPassCuda, AgreesWithTheCpu) {
     EXPECT_LE(off(got.logprob, wanted.logprob).root_mean_square, testing::kRounded.logprob) << dropout;
     EXPECT_LE(off(got.entropy, wanted.entropy).root_mean_square, testing::kRounded.logprob) << dropout;
     ASSERT_EQ(got.candidate_logprob.empty(), !both.candidates);
-    if (both.candidates)
+    if (both.candidates) {
       EXPECT_LE(off(got.candidate_logprob, wanted.candidate_logprob).root_mean_square, testing::kRounded.logprob);
+    }
     for (size_t lane = 0; lane < 2; ++lane)
       EXPECT_LE(off(got.gradients[lane], wanted.gradients[lane]).of_norm, testing::kRounded.whole_gradient)
           << "dropout " << dropout << ", lane " << lane;

@@ -54,7 +54,9 @@ TEST_F(RanksAhead, AnyNumberOfRanksTrainsTheSameAdapter) {
       EXPECT_EQ(samples(kind + save), samples(kind + "alone")) << size;
     }
     for (const Json& line : metrics(kind + "ranks4")) {
-      if (!line.contains("eval")) EXPECT_EQ(line.at("logprob_diff_max"), 0.0);
+      if (!line.contains("eval")) {
+        EXPECT_EQ(line.at("logprob_diff_max"), 0.0);
+      }
     }
   }
   std::vector<int64_t> staleness;

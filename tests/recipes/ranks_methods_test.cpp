@@ -88,7 +88,9 @@ class Methods : public RanksOfThreads {
     const int64_t last = checkpoint::latest_iteration(dir_.path() / wanted).value();
     expect_same(save, wanted, last);
     EXPECT_EQ(tensors(save, last), tensors(wanted, last)) << save;
-    if (!is_supervised(method)) EXPECT_EQ(samples(save), samples(wanted)) << save;
+    if (!is_supervised(method)) {
+      EXPECT_EQ(samples(save), samples(wanted)) << save;
+    }
   }
 
   std::map<std::string, std::string> tensors(const std::string& save, int64_t iteration) const {
@@ -129,10 +131,16 @@ TEST_P(MethodsWithFeatures, HaveTheSameBitsOnAnyNumberOfRanks) {
   const int64_t last = checkpoint::latest_iteration(dir_.path() / "alone").value();
   const int64_t plain = checkpoint::latest_iteration(dir_.path() / "plain").value();
   EXPECT_GT(largest("alone", "grad_norm"), 2e-3);  // above what clipping leaves
-  if (feature != Feature::sixteen_lanes)           // few samples of so small a model: both trees may add up to the same
+  // few samples of so small a model: both trees may add up to the same
+  if (feature != Feature::sixteen_lanes) {
     EXPECT_NE(adapter_bytes("alone", last), adapter_bytes("plain", plain)) << "the feature changes nothing";
-  if (feature == Feature::clipping && !is_supervised(method)) EXPECT_GT(largest("alone", "pg_clipfrac"), 0);
-  if (feature == Feature::clipping && method == Method::ppo) EXPECT_GT(largest("alone", "value_clipfrac"), 0);
+  }
+  if (feature == Feature::clipping && !is_supervised(method)) {
+    EXPECT_GT(largest("alone", "pg_clipfrac"), 0);
+  }
+  if (feature == Feature::clipping && method == Method::ppo) {
+    EXPECT_GT(largest("alone", "value_clipfrac"), 0);
+  }
   const std::vector<int> sizes = feature == Feature::sixteen_lanes ? std::vector{1, 2, 16} : std::vector{1, 2, 4, 8};
   for (const int size : sizes) {
     const std::string save = fmt::format("ranks{}", size);

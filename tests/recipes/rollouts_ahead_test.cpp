@@ -184,7 +184,9 @@ TEST_P(Asynchronous, PartsOfAnIterationAreCountedOnce) {
   double parts = 0;
   for (const Json& line : metrics("run"))
     for (const char* part : {"rollout_ms", "reward_ms", "train_ms"}) parts += line.at(part).get<double>();
-  if (GetParam() == Way::together) EXPECT_LT(parts, clock.ms());
+  if (GetParam() == Way::together) {
+    EXPECT_LT(parts, clock.ms());
+  }
 }
 
 TEST_P(Asynchronous, AResumedRunKeepsItsRule) {
