@@ -24,8 +24,8 @@ parser.add_argument("--venv", help="virtual environment with torch, peft and vll
 parser.add_argument("--skip-vllm", action="store_true")
 parser.add_argument("--training-rounds", type=int, default=0, help="LoRA steps only, ours and PyTorch's in turn, so often")
 options = parser.parse_args()
-if options.training_rounds and not options.venv:
-    parser.error("--training-rounds needs --venv, for PyTorch")
+if options.training_rounds < 0 or options.training_rounds and not options.venv:
+    parser.error("--training-rounds takes a number of rounds above 0, and --venv for PyTorch")
 parts = {}
 
 

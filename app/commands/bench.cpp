@@ -127,6 +127,7 @@ void BenchReport::result(const std::string& name, double value, const std::strin
                          const std::string& limit) {
   results[name] = value;
   results[name + "_percent_of_limit"] = percent;
+  results[name + "_limit"] = limit;
   row(fmt::format("{:<28} {:>12.2f} {:<8} {:>6.1f} % of {}", name, value, unit, percent, limit));
 }
 

@@ -66,6 +66,7 @@ TEST_F(BenchCommand, TrainingSaysWhichLimitItsShareIsOf) {
   BenchOptions bench;
   bench.base = base_;
   bench.batch_size = 1, bench.seq_length = 16;
+  bench.json = (dir_.path() / "record.json").string();
   const auto text_of = [&](std::vector<std::string> parts) {
     bench.parts = std::move(parts);
     out_.str("");
@@ -75,6 +76,7 @@ TEST_F(BenchCommand, TrainingSaysWhichLimitItsShareIsOf) {
   const std::string alone = text_of({"train"}), with_gemm = text_of({"gemm", "train"});
   EXPECT_NE(alone.find("of fma_gflops at 4 P per token"), std::string::npos) << alone;
   EXPECT_NE(with_gemm.find("of gemm_gflops at 4 P per token"), std::string::npos) << with_gemm;
+  EXPECT_EQ(read_json(bench.json)["results"]["train_tok_s_limit"], "gemm_gflops at 4 P per token");
 }
 
 TEST_F(BenchCommand, SamplesOfOnePromptDecodeTogether) {

@@ -132,7 +132,7 @@ __device__ __forceinline__ void tile_step(float (&d)[32][4], uint64_t a, uint64_
 #undef LOCKSTEP_ROWS_4
 #undef LOCKSTEP_ROW
 
-// Increments of a tile_descriptor's address: 64 rows, 16 of k in rows, 16 of k as rows.
-inline constexpr uint64_t kNextRows = kSlabBytes / 16, kNextColumns = 2, kNextRowsOfK = 128;
+// Increment of a tile_descriptor's address: 64 rows.
+inline constexpr uint64_t kNextRows = kSlabBytes / 16;
 
 }  // namespace lockstep::kernels::cuda

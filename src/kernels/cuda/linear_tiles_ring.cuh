@@ -83,7 +83,7 @@ __device__ __forceinline__ void accumulate(Sums& sums, CopyRing& ring, int steps
     const uint64_t x = tile_descriptor(ring.at()) + block * kNextRows, w = tile_descriptor(ring.at() + kXBytes);
 #pragma unroll
     for (int k = 0; k < 4; ++k)
-      tile_step<kTransposed>(sums, x + k * kNextColumns, w + k * (kTransposed ? kNextRowsOfK : kNextColumns),
+      tile_step<kTransposed>(sums, x + column_step(k), w + (kTransposed ? row_step(k) : column_step(k)),
                              step > 0 || k > 0);
     wgmma_commit();
     wgmma_wait<1>();
