@@ -64,6 +64,7 @@ class LinearTilesCuda : public BenchCuda {
     const Tensor x = activations(rows, depth, 2), residual = activations(rows, outputs, 3);
     const Tensor h = activations(rows, total_rank(pairs), 0);
     for (const bool adds : {false, true}) {
+      const Tensor kept = bench_->poisoned_activations({rows, total_rank(pairs)});
       const Tensor y = bench_->poisoned_activations({rows, outputs}), apart = activations(rows, outputs, 0);
       const ConstTensor r = adds ? ConstTensor(residual) : ConstTensor();
       const std::string what = std::to_string(rows) + " rows, " + std::to_string(depth) + " -> " +
@@ -72,7 +73,7 @@ class LinearTilesCuda : public BenchCuda {
                                               .input = {.x = x},
                                               .weight = w,
                                               .residual = r,
-                                              .adapters = {.segments = segments, .arena = &bench_->arena}},
+                                              .adapters = {.segments = segments, .h = kept, .arena = &bench_->arena}},
                                              *stream_);
       EXPECT_EQ(result.complete(), taken && has_tiles_) << what;
       finish(std::move(result), *stream_);
@@ -80,6 +81,7 @@ class LinearTilesCuda : public BenchCuda {
       lora_shrink(h, x, pairs, *stream_);
       lora_expand(apart, h, pairs, *stream_);
       expect_same(y, apart, what);
+      expect_same(kept, h, "h of " + what);
       if (HasFatalFailure()) return;
     }
   }
@@ -164,6 +166,8 @@ TEST_F(LinearTilesCuda, ForwardHasTheBitsOfTheSeparateOps) {
   check_forward(2500, 256, 1536, {{0, 768}, {768, 768}}, 32);                 // gate and up meet within a tile
   check_forward(2111, 512, 1088, {{0, 512}, {640, 448}}, 16);                 // columns of no pair, and an edge
   check_forward(4099, 256, 1096, {{0, 1096}}, 64);                            // columns of no whole slab
+  check_forward(4099, 256, 1096, {{0, 1096}}, 16);                            // runs of two tiles, the last of one
+  check_forward(8400, 264, 1280, {{512, 512}}, 8);                            // runs of three, columns of no pair
 }
 TEST_F(LinearTilesCuda, BackwardHasTheBitsOfTheSeparateOps) {
   check_backward(2048, 1024, 512, {{0, 512}}, 16);

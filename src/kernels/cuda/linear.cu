@@ -174,6 +174,12 @@ bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
   return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs}, apart, stream);
 }
 
+bool tiled_linear_and_inner(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
+                            const std::function<void()>& apart, Stream& stream) {
+  const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
+  return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs, .computes_h = true}, apart, stream);
+}
+
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, {}, stream);

@@ -57,8 +57,14 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
     const auto base = [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); };
     const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
     if (x[0] > kMaxBesideRows) {
-      inner();
       const auto apart = [&] { base(), add_delta(call.y, rest, stream); };
+      const auto after_inner = [&] {
+        inner();
+        if (!tiled_linear(call, x, rest, apart, stream)) apart();
+      };
+      const LoraDelta whole{.h = call.adapters.h, .pairs = pairs};
+      if (writes_y && tiled_linear_and_inner(call, x, whole, after_inner, stream)) return UnfinishedLinear(call.y);
+      inner();
       if (tiled_linear(call, x, rest, writes_y ? apart : std::function<void()>(), stream))
         return UnfinishedLinear(call.y);
       base();

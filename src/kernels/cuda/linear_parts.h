@@ -22,6 +22,9 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
 // which makes the same (linear_choice.h). Elsewhere false, and the result is still to be made.
 bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream);
+// The same, and delta.h is computed, too, and stored unless it is empty.
+bool tiled_linear_and_inner(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
+                            const std::function<void()>& apart, Stream& stream);
 // act = swiglu of it.
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream);

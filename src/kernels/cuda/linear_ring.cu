@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 // More than one tile of rows: a block computes four groups of 16 columns of h, one per warp, whichever pairs they
-// belong to. So few blocks that they fit beside a matmul of the library that has been launched before.
+// belong to. So few blocks that they fit beside a matmul of the library. They begin no earlier than that can
+// (launch_early would let them): a block that is there first keeps a whole cluster of the library's waiting.
 constexpr int kGroupsPerBlock = kTileOutputs / kInnerColumns;
 
 struct InnerGroup {
@@ -300,7 +301,7 @@ void launch_inner_groups(const Operand& x, const LoraShrinks& inner, cudaStream_
   const dim3 grid(static_cast<unsigned>((x.rows + S::kTokens - 1) / S::kTokens),
                   static_cast<unsigned>((adapter.column_blocks + kGroupsPerBlock - 1) / kGroupsPerBlock));
   allow_shared<inner_groups_kernel<S>>(S::kSharedBytes);
-  launch_early(inner_groups_kernel<S>, grid, kRingThreads, S::kSharedBytes, stream, adapter, x.rows, x.cols);
+  inner_groups_kernel<S><<<grid, kRingThreads, S::kSharedBytes, stream>>>(adapter, x.rows, x.cols);
 }
 
 template <int kTokens>

@@ -26,7 +26,7 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
 #pragma unroll 1
     for (int step = 0; step < call.steps; ++step, ring.next()) {
       free_stage();
-      load_step<kTransposed>(maps, call, ring, at, step);
+      load_step<kTransposed, kAdds>(maps, call, ring, at, step);
     }
     if constexpr (kAdds != Adds::nothing) {
       free_stage();
@@ -46,17 +46,18 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
 // Adds, rounds and stores a warp's rows of a tile, slab by slab. pairs: of the slabs before, gates and ups apart.
 template <End kEnd, Adds kAdds>
 __device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& call, const TileWalk& at, CopyRing& ring,
-                                            const WarpRows& mine, ColumnPair (&pairs)[2]) {
+                                            const WarpRows& mine, const RowRanks& computed, ColumnPair (&pairs)[2]) {
   HeldStage adapter, residual;
   if constexpr (kAdds != Adds::nothing) adapter = HeldStage::take(ring);
   const auto make = [&](Words& words, int s) {
     const int column = call.slab_column(at.column, s);
     ColumnPair& pair = pairs[kEnd == End::swiglu ? s / (kTileSlabs / 2) : 0];
-    if (kAdds == Adds::pair && !pair.has(column)) pair = ColumnPair::of(call, column);
+    if ((kAdds == Adds::pair || kAdds == Adds::computed) && !pair.has(column)) pair = ColumnPair::of(call, column);
     round_sums<kEnd == End::residual>(words, sums, s, residual.at + s % kResidualSlabs * 2 * kSlabBytes + mine.row,
                                       mine.lane);
     if constexpr (kAdds != Adds::nothing)
-      add_adapter<kAdds>(words, call, pair, adapter.at + mine.row, adapter.at + kXBytes + s * kSlabBytes, mine.lane);
+      add_adapter<kAdds>(words, call, pair, adapter.at + mine.row, computed, adapter.at + kXBytes + s * kSlabBytes,
+                         mine.lane);
   };
 #pragma unroll
   for (int s = 0; s < (kEnd == End::swiglu ? kTileSlabs / 2 : kTileSlabs); ++s) {
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
     CopyRing ring{.shared = (shared_address(shared) + 1023) / 1024 * 1024,
-                  .stage_bytes = kStageBytes,
+                  .stage_bytes = kStageBytesWith<kAdds>,
                   .stages = kStages,
                   .slack_bytes = kStoreBytes};
     if (threadIdx.x == 0) ring.init(kReaders);
@@ -98,14 +99,21 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       wait_for_previous();
       const WarpRows mine(ring);
       ColumnPair pairs[2];
+      RowRanks computed = {};
 #pragma unroll 1
       for (TileWalk at = TileWalk::begin(call, cluster_rank()); !at.ended(call); at.next(call)) {
         Sums sums;
-        accumulate<kTransposed>(sums, ring, call.steps, mine.block, mine.lane);
+        RankSums h;
+        if (kAdds == Adds::computed && at.begins_run()) {
+          accumulate<kTransposed, true>(sums, h, ring, call.steps, mine.block, mine.lane);
+          round_ranks(computed, h, call, at.row + 64 * mine.block + 16 * mine.warp, mine.lane);
+        } else {
+          accumulate<kTransposed, false>(sums, h, ring, call.steps, mine.block, mine.lane);
+        }
         if constexpr (kEnd == End::logprob || kEnd == End::logprob_entropy)
           finish_logits<kEnd == End::logprob_entropy>(sums, call, at, mine);
         else
-          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine, pairs);
+          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine, computed, pairs);
       }
     }
     cluster_sync();  // the other block still copies to this one's memory and arrives at its barriers
@@ -137,7 +145,11 @@ TileCall call_of(const TileLinear& p) {
     call.width = call.half_step = static_cast<int>(m.outputs / 2);
     call.column_step = kTileColumns / 2;
   }
-  call.across = pieces(call.width, call.column_step);
+  call.across = call.runs = pieces(call.width, call.column_step);
+  if (p.computes_h) {
+    call.h = p.h.empty() ? nullptr : static_cast<bf16*>(const_cast<void*>(p.h.data));
+    call.h_stride = static_cast<int>(p.h.row_stride), call.rank = static_cast<int>(p.pairs.front().rank());
+  }
   int group = 0;
   for (int i = 0; i < call.pairs; ++i) {
     const LoraPair& pair = p.pairs[static_cast<size_t>(i)];
@@ -162,15 +174,31 @@ TileMaps maps_of(const TileLinear& p, const TileCall& call) {
                 kRowsPerTile);
   for (int i = 0; i < call.pairs; ++i)
     maps.b[i] = box_map(operand(p.pairs[static_cast<size_t>(i)].b), 64, 16 * call.pair[i].groups);
-  if (call.pairs > 0) maps.h = box_map(operand(p.h), 64, kRowsPerTile);
+  if (p.computes_h)
+    maps.a = box_map(operand(p.pairs.front().a), 64, kComputedRanks);
+  else if (call.pairs > 0)
+    maps.h = box_map(operand(p.h), 64, kRowsPerTile);
   return maps;
+}
+
+// Computing h takes a sixteenth of a run's first tile, so runs are long, as long as no cluster has more tiles than with
+// short ones. But they have at most half of the columns: two clusters then read the same rows at the same time, and
+// memory delivers them once.
+void choose_runs(TileCall& call, int clusters) {
+  const auto tiles_of_busiest = [&](int run) {
+    return pieces(int64_t{call.row_pairs} * pieces(call.across, run), clusters) * run;
+  };
+  for (int run = 2; run <= call.across / 2; ++run)
+    if (tiles_of_busiest(run) <= tiles_of_busiest(1)) call.run = run;
+  call.runs = pieces(call.across, call.run);
 }
 
 template <bool kTransposed, End kEnd, Adds kAdds>
 void launch(const TileLinear& p, cudaStream_t stream) {
-  const TileCall call = call_of(p);
+  TileCall call = call_of(p);
   constexpr auto kKernel = tiled_matmul<kTransposed, kEnd, kAdds>;
-  allow_shared<kKernel>(kTileSharedBytes);
+  constexpr size_t kShared = kSharedBytesWith<kAdds>;
+  allow_shared<kKernel>(kShared);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {kPairedBlocks, 1, 1};
@@ -179,7 +207,7 @@ void launch(const TileLinear& p, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = kPairedBlocks;
   config.blockDim = kTileThreads;
-  config.dynamicSmemBytes = kTileSharedBytes;
+  config.dynamicSmemBytes = kShared;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
@@ -188,14 +216,15 @@ void launch(const TileLinear& p, cudaStream_t stream) {
     check(cudaOccupancyMaxActiveClusters(&count, kKernel, &config), "linear");
     return std::max(1, count);
   }();
-  config.gridDim = static_cast<unsigned>(kPairedBlocks * std::min(kMostClusters, call.row_pairs * call.across));
+  if constexpr (kAdds == Adds::computed) choose_runs(call, kMostClusters);
+  config.gridDim = static_cast<unsigned>(kPairedBlocks * std::min(kMostClusters, call.row_pairs * call.runs));
   cudaLaunchKernelEx(&config, kKernel, maps_of(p, call), call);
   check_launch("linear");
 }
 
 template <bool kTransposed, Adds kAdds>
 void launch_with(const TileLinear& p, cudaStream_t stream) {
-  if constexpr (!kTransposed)
+  if constexpr (!kTransposed && kAdds != Adds::computed)
     if (!p.act.empty()) return launch<false, End::swiglu, kAdds>(p, stream);
   (p.matmul.end.residual ? launch<kTransposed, End::residual, kAdds> : launch<kTransposed, End::plain, kAdds>)(p,
                                                                                                                stream);
@@ -217,7 +246,15 @@ bool tiles_take(const TileLinear& p) {
   // A slab of ups has one pair.
   if (!p.act.empty() && p.pairs.size() > 1 && m.outputs / 2 % kSlab != 0) return false;
   if (p.pairs.empty()) return true;
-  if (p.pairs.size() > size_t{kMaxSitePairs} || !operand(p.h).aligned) return false;
+  if (p.pairs.size() > size_t{kMaxSitePairs}) return false;
+  if (p.computes_h) {
+    const LoraPair& pair = p.pairs.front();
+    if (m.transposed || !p.act.empty() || p.pairs.size() > 1 || pair.rank() > kComputedRanks || pair.rank_rows.rows)
+      return false;
+    if (!operand(pair.a).aligned || (!p.h.empty() && p.h.row_stride % 2 != 0)) return false;
+  } else if (!operand(p.h).aligned) {
+    return false;
+  }
   int64_t groups = 0;
   for (const LoraPair& pair : p.pairs) {
     // A stage has the h and B of 64 ranks, in groups of 16; beyond a single pair's ranks TMA fills in zeros.
@@ -235,6 +272,8 @@ void run_tiles(const TileLinear& p, cudaStream_t stream) {
                       : launch<false, End::logprob, Adds::nothing>)(p, stream);
   else if (p.pairs.empty())
     (p.matmul.transposed ? launch_with<true, Adds::nothing> : launch_with<false, Adds::nothing>)(p, stream);
+  else if (p.computes_h)
+    launch_with<false, Adds::computed>(p, stream);
   else if (p.sum)
     launch_with<true, Adds::pairs>(p, stream);
   else

@@ -6,6 +6,7 @@
 #include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/linear_small.cuh"
 #include "kernels/cuda/linear_tiles.h"
+#include "kernels/cuda/lora_wgmma.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -34,8 +35,18 @@ struct TilePair {
   float scale = 1;
 };
 
-// What the epilogue adds: nothing, one pair to each column, all pairs to all columns.
-enum class Adds { nothing, pair, pairs };
+// What the epilogue adds: nothing, one pair to each column, all pairs to all columns; or a single pair whose h the
+// launch computes itself.
+enum class Adds { nothing, pair, pairs, computed };
+
+// A stage of a launch that computes h has 16 ranks of A behind the weight.
+inline constexpr int kComputedRanks = 16;
+inline constexpr uint32_t kRanksBytes = kComputedRanks * 128;
+template <Adds kAdds>
+inline constexpr uint32_t kStageBytesWith = kStageBytes + (kAdds == Adds::computed ? kRanksBytes : 0);
+template <Adds kAdds>
+inline constexpr size_t kSharedBytesWith = kTileSharedBytes + kStages * (kStageBytesWith<kAdds> - kStageBytes);
+static_assert(kSharedBytesWith<Adds::computed> <= kMaxShared);
 
 // How it ends: y is stored; a residual is added before the first rounding, and y is stored; SwiGLU of y is stored; y
 // are logits, of which softmax's sums and weights are stored (TileLogprob).
@@ -50,6 +61,11 @@ struct TileCall {
   // Columns from one tile to the next, and from the first half of a tile to the second. SwiGLU: a tile has gates, and
   // the ups that belong to them.
   int column_step = kTileColumns, half_step = kTileColumns / 2;
+  // Neighbouring tiles of the same rows that a cluster computes one after the other, and how many such runs the columns
+  // take. Adds::computed: h comes with the first tile of a run and stays in registers for the others.
+  int run = 1, runs = 0;
+  bf16* h = nullptr;  // Adds::computed: where h goes besides, or nullptr
+  int h_stride = 0, rank = 0;
   bool sum = false;  // all pairs add to all columns, without a scale, before the one rounding
   int pairs = 0;
   TilePair pair[kMaxSitePairs];
@@ -69,29 +85,39 @@ struct TileCall {
 };
 
 struct TileMaps {
-  CUtensorMap x, w, residual, h, b[kMaxSitePairs];
+  CUtensorMap x, w, residual, h, a, b[kMaxSitePairs];
 };
 
 // The tiles of a cluster, in an order in which clusters that run at the same time share rows of x and weights in the L2
-// cache: kRowPairs pairs of rows, then the next columns.
+// cache: kRowPairs pairs of rows, then the next columns. Runs of several tiles: all columns of a pair of rows.
 struct TileWalk {
   static constexpr int kRowPairs = 8;
-  int index, row, column;  // first row of the block's tile, first column
+  int index, row, column;  // of the run; first row of the block's tile, first column
   int rank;
+  int at = 0;  // which tile of the run
 
   __device__ static TileWalk begin(const TileCall& call, int rank) {
     TileWalk walk{.index = static_cast<int>(blockIdx.x) / kPairedBlocks, .rank = rank};
     if (!walk.ended(call)) walk.place(call);
     return walk;
   }
-  __device__ bool ended(const TileCall& call) const { return index >= call.row_pairs * call.across; }
+  __device__ bool ended(const TileCall& call) const { return index >= call.row_pairs * call.runs; }
+  __device__ bool begins_run() const { return at == 0; }
   __device__ void next(const TileCall& call) {
-    index += static_cast<int>(gridDim.x) / kPairedBlocks;
+    if (++at == call.run || index % call.runs * call.run + at == call.across) {
+      at = 0;
+      index += static_cast<int>(gridDim.x) / kPairedBlocks;
+    }
     if (!ended(call)) place(call);
   }
 
  private:
   __device__ void place(const TileCall& call) {
+    if (call.run > 1) {
+      row = (index / call.runs * kPairedBlocks + rank) * kRowsPerTile;
+      column = (index % call.runs * call.run + at) * call.column_step;
+      return;
+    }
     const int group = index / (kRowPairs * call.across), at = index % (kRowPairs * call.across);
     const int here = min(kRowPairs, call.row_pairs - group * kRowPairs);
     row = ((group * kRowPairs + at % here) * kPairedBlocks + rank) * kRowsPerTile;

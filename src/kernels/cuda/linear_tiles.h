@@ -19,13 +19,14 @@ struct TileLogprob {
 // y = x W^T + residual, rounded, then + scale h B, rounded again. Of the pairs only b, rank, columns and scale are
 // read.
 //   sum    lora_shrink_backward, w is transposed: all pairs add to all columns without a scale, as one sum
+//   computes_h  h = x A of the one pair is computed here, too, and stored unless h is empty
 //   act    not empty: y is gates and ups, and only swiglu_forward(y) is stored, here
 //   logprob  with pieces: without adapter and residual; y gets exp(z - the piece's largest), or is nullptr
 struct TileLinear {
   Matmul matmul;
   ConstTensor h = {};
   std::span<const LoraPair> pairs = {};
-  bool sum = false;
+  bool sum = false, computes_h = false;
   Tensor act = {};
   TileLogprob logprob = {};
 };

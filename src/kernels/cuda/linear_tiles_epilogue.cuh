@@ -2,7 +2,7 @@
 // slab.
 #pragma once
 
-#include "kernels/cuda/linear_tiles.cuh"
+#include "kernels/cuda/linear_tiles_ring.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -51,22 +51,44 @@ __device__ __forceinline__ void round_sums(Words& words, const Sums& sums, int s
   }
 }
 
-// Adds `groups` groups of 16 ranks to the chunks from `first` on. h: a lane's row of h, in which they begin at chunk
-// h_chunk; b: of their rows of B.
+// 16 ranks of h of a warp's 16 rows, as the tensor core's first operand.
+using RowRanks = uint32_t[4];
+
+// Adds 16 ranks to the chunks from `first` on. b: a lane's row of those of B.
+template <int kCount>
+__device__ __forceinline__ void add_16_ranks(float (&sums)[kCount][4], int first, const RowRanks& h, uint32_t b,
+                                             int lane) {
+#pragma unroll
+  for (int j = 0; j < kCount; j += 2) {
+    uint32_t w[4];
+    load_matrices_trans(w, chunk_at(b, first + j, lane));
+    mma_16816(sums[j], h, {w[0], w[1]});
+    mma_16816(sums[j + 1], h, {w[2], w[3]});
+  }
+}
+
+// Adds `groups` groups of 16 ranks. h: a lane's row of h, in which they begin at chunk h_chunk; b: of their rows of B.
 template <int kCount>
 __device__ __forceinline__ void add_ranks(float (&sums)[kCount][4], int first, int groups, uint32_t h, int h_chunk,
                                           uint32_t b, int lane) {
 #pragma unroll 1
   for (int g = 0; g < groups; ++g, h_chunk += 2, b += 16 * 128) {
-    uint32_t a[4];
-    load_matrices(a, chunk_at(h, h_chunk, lane));
+    RowRanks ranks;
+    load_matrices(ranks, chunk_at(h, h_chunk, lane));
+    add_16_ranks(sums, first, ranks, b, lane);
+  }
+}
+
+// Rounds h of a warp's 16 rows from `row` on, stores it if it is wanted, and returns it as add_16_ranks takes it.
+__device__ __forceinline__ void round_ranks(RowRanks& ranks, const RankSums& sums, const TileCall& call, int row,
+                                            int lane) {
 #pragma unroll
-    for (int j = 0; j < kCount; j += 2) {
-      uint32_t w[4];
-      load_matrices_trans(w, chunk_at(b, first + j, lane));
-      mma_16816(sums[j], a, {w[0], w[1]});
-      mma_16816(sums[j + 1], a, {w[2], w[3]});
-    }
+  for (int i = 0; i < 4; ++i) {
+    const float(&sum)[4] = sums[i / 2];
+    ranks[i] = pack_bf16(sum[i % 2 * 2], sum[i % 2 * 2 + 1]);
+    const int at = row + lane / 4 + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
+    if (call.h && at < call.rows && column < call.rank)
+      *reinterpret_cast<uint32_t*>(call.h + int64_t{at} * call.h_stride + column) = ranks[i];
   }
 }
 
@@ -83,10 +105,11 @@ __device__ __forceinline__ void add_rounded(Words& words, const float (&sums)[kC
     }
 }
 
-// Adds the adapter's part and rounds again.
+// Adds the adapter's part and rounds again. h: a lane's row of h in shared memory; computed: h where the launch has
+// computed it.
 template <Adds kAdds>
 __device__ __forceinline__ void add_adapter(Words& words, const TileCall& call, const ColumnPair& pair, uint32_t h,
-                                            uint32_t b, int lane) {
+                                            const RowRanks& computed, uint32_t b, int lane) {
   b += lane % 16 * 128;
   if constexpr (kAdds == Adds::pairs) {
     constexpr int kHalf = kChunks / 2;  // there are not enough registers for two sums of a whole slab
@@ -110,7 +133,10 @@ __device__ __forceinline__ void add_adapter(Words& words, const TileCall& call, 
   } else {
     if (pair.groups == 0) return;  // adding 0 would turn -0 into 0
     float sums[kChunks][4] = {};
-    add_ranks(sums, 0, pair.groups, h, 2 * pair.h_group, b, lane);
+    if constexpr (kAdds == Adds::computed)
+      add_16_ranks(sums, 0, computed, b, lane);
+    else
+      add_ranks(sums, 0, pair.groups, h, 2 * pair.h_group, b, lane);
 #pragma unroll
     for (int j = 0; j < kChunks; ++j)
 #pragma unroll
@@ -128,7 +154,7 @@ struct WarpRows {
     const int number = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0) - kWarpgroup / 32;
     block = number / 4, warp = number % 4, lane = static_cast<int>(threadIdx.x) % 32;
     row = block * kSlabBytes + 128 * (16 * warp + lane % 16);
-    memory = ring.shared + kStages * kStageBytes + number * kWarpStoreBytes;
+    memory = ring.shared + ring.stages * ring.stage_bytes + number * kWarpStoreBytes;
   }
 };
 

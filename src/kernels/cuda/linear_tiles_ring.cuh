@@ -7,10 +7,12 @@ namespace lockstep::kernels::cuda {
 
 // ---- the warp that loads ----
 
-template <bool kTransposed>
+template <bool kTransposed, Adds kAdds>
 __device__ __forceinline__ void load_step(const TileMaps& maps, const TileCall& call, const CopyRing& ring,
                                           const TileWalk& at, int step) {
-  barrier_expect(ring.full(), kStageBytes);
+  const bool computes = kAdds == Adds::computed && at.begins_run();
+  barrier_expect(ring.full(), kStageBytes + (computes ? kRanksBytes : 0));
+  if (computes) copy_box(ring.at() + kStageBytes, maps.a, step * 64, 0, ring.full());
   copy_box(ring.at(), maps.x, step * 64, at.row, ring.full());
   const uint32_t w = ring.at() + kXBytes;
   if constexpr (kTransposed) {  // slabs of columns; this block loads half of the rows of each
@@ -34,7 +36,7 @@ __device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCal
       const int column = call.slab_column(at.column, s);
       if (column >= call.columns) continue;
       const auto with = [&](int p, const TilePair& pair) { f(s, p, pair, column); };
-      if constexpr (kAdds == Adds::pair) {
+      if constexpr (kAdds != Adds::pairs) {
         call.with_pair_of(column, with);
       } else {
 #pragma unroll
@@ -43,10 +45,10 @@ __device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCal
       }
     }
   };
-  uint32_t bytes = kXBytes;
+  uint32_t bytes = kAdds == Adds::computed ? 0 : kXBytes;
   each([&](int, int, const TilePair& pair, int) { bytes += pair.groups * 16 * 128; });
   barrier_expect(ring.full(), bytes);
-  copy_box(ring.at(), maps.h, 0, at.row, ring.full());
+  if constexpr (kAdds != Adds::computed) copy_box(ring.at(), maps.h, 0, at.row, ring.full());
   each([&](int s, int p, const TilePair& pair, int column) {
     copy_box(ring.at() + kXBytes + s * kSlabBytes + pair.b_group * 16 * 128, maps.b[p], column - pair.begin, 0,
              ring.full());
@@ -72,19 +74,31 @@ __device__ __forceinline__ void release(uint32_t empty, int lane) {
   if (lane < kPairedBlocks) barrier_arrive_at(empty, lane);
 }
 
-// x W^T of the rows of block `block` of 64. The ring moves on behind the tile's steps.
-template <bool kTransposed>
-__device__ __forceinline__ void accumulate(Sums& sums, CopyRing& ring, int steps, int block, int lane) {
+using RankSums = float[kComputedRanks / 8][4];  // of h of a warpgroup's 64 rows
+
+// x W^T of the rows of block `block` of 64, and (kComputes) x A. The ring moves on behind the tile's steps.
+template <bool kTransposed, bool kComputes>
+__device__ __forceinline__ void accumulate(Sums& sums, RankSums& h, CopyRing& ring, int steps, int block, int lane) {
   uint32_t previous = 0;  // the `empty` barrier of the step before
+  if constexpr (kComputes) {
+#pragma unroll
+    for (auto& chunk : h)
+#pragma unroll
+      for (float& sum : chunk) sum = 0;
+    pin(h);
+  }
   wgmma_fence();
 #pragma unroll 1
   for (int step = 0; step < steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
     const uint64_t x = tile_descriptor(ring.at()) + block * kNextRows, w = tile_descriptor(ring.at() + kXBytes);
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
+    for (int k = 0; k < 4; ++k) {
       tile_step<kTransposed>(sums, x + column_step(k), w + (kTransposed ? row_step(k) : column_step(k)),
                              step > 0 || k > 0);
+      if constexpr (kComputes)
+        wgmma_narrow<false>(h, x + column_step(k), tile_descriptor(ring.at() + kStageBytes) + column_step(k));
+    }
     wgmma_commit();
     wgmma_wait<1>();
     if (previous) release(previous, lane);
@@ -92,6 +106,7 @@ __device__ __forceinline__ void accumulate(Sums& sums, CopyRing& ring, int steps
   }
   wgmma_wait<0>();
   pin(sums);
+  if constexpr (kComputes) pin(h);
   release(previous, lane);
 }
 

@@ -116,7 +116,8 @@ void allow_delta_shared() {
   allow_shared<kKernel>(std::min(kMaxBytes, device_shared_limit()));
 }
 inline constexpr int64_t kFewDeltaRows = 128;
-inline constexpr int64_t kDeltaBlocks = 8;  // per multiprocessor, for many rows
+// Per multiprocessor: for many rows; that run at a time.
+inline constexpr int64_t kDeltaBlocks = 8, kDeltaBlocksAtATime = 3;
 
 // Few rows: many small blocks. Many rows: blocks that keep some columns and iterate over rows, as many as fill the
 // multiprocessors a few times. A tile of an adapter is two warps' rows.   units: how many warps the columns take, at
@@ -148,6 +149,9 @@ inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t unit
   const int64_t wanted = kDeltaBlocks * multiprocessors / shape.columns;
   shape.row_blocks = static_cast<unsigned>(std::clamp<int64_t>((rows + shape.block_rows() - 1) / shape.block_rows(), 1,
                                                                few ? rows : std::max<int64_t>(wanted, 1)));
+  // Rather half of the blocks with twice the rows each than a second wave.
+  const int64_t blocks = int64_t{shape.columns} * shape.row_blocks, at_a_time = kDeltaBlocksAtATime * multiprocessors;
+  if (!few && blocks > at_a_time && blocks <= 2 * at_a_time) shape.row_blocks = (shape.row_blocks + 1) / 2;
   return shape;
 }
 
