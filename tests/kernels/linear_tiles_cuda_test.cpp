@@ -73,7 +73,9 @@ class LinearTilesCuda : public BenchCuda {
                                               .input = {.x = x},
                                               .weight = w,
                                               .residual = r,
-                                              .adapters = {.segments = segments, .h = kept, .arena = &bench_->arena}},
+                                              .adapters = {.segments = segments,
+                                                           .h = adds ? kept : Tensor(),
+                                                           .arena = &bench_->arena}},
                                              *stream_);
       EXPECT_EQ(result.complete(), taken && has_tiles_) << what;
       finish(std::move(result), *stream_);
@@ -81,7 +83,7 @@ class LinearTilesCuda : public BenchCuda {
       lora_shrink(h, x, pairs, *stream_);
       lora_expand(apart, h, pairs, *stream_);
       expect_same(y, apart, what);
-      expect_same(kept, h, "h of " + what);
+      if (adds) expect_same(kept, h, "h of " + what);
       if (HasFatalFailure()) return;
     }
   }
@@ -167,7 +169,8 @@ TEST_F(LinearTilesCuda, ForwardHasTheBitsOfTheSeparateOps) {
   check_forward(2111, 512, 1088, {{0, 512}, {640, 448}}, 16);                 // columns of no pair, and an edge
   check_forward(4099, 256, 1096, {{0, 1096}}, 64);                            // columns of no whole slab
   check_forward(4099, 256, 1096, {{0, 1096}}, 16);                            // runs of two tiles, the last of one
-  check_forward(8400, 264, 1280, {{512, 512}}, 8);                            // runs of three, columns of no pair
+  // Several runs of two for a cluster of an H200, the last of one tile; tiles without a pair.
+  check_forward(8400, 264, 1792, {{512, 512}}, 8);
 }
 TEST_F(LinearTilesCuda, BackwardHasTheBitsOfTheSeparateOps) {
   check_backward(2048, 1024, 512, {{0, 512}}, 16);

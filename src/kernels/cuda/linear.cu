@@ -174,10 +174,10 @@ bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
   return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs}, apart, stream);
 }
 
-bool tiled_linear_and_inner(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
+bool tiled_linear_and_inner(const LinearCall& call, ConstTensor x, Tensor h, std::span<const LoraPair> pairs,
                             const std::function<void()>& apart, Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
-  return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs, .computes_h = true}, apart, stream);
+  return by_tiles({.matmul = p, .pairs = pairs, .computes_h = true, .computed_h = h}, apart, stream);
 }
 
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,

@@ -62,8 +62,8 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
         inner();
         if (!tiled_linear(call, x, rest, apart, stream)) apart();
       };
-      const LoraDelta whole{.h = call.adapters.h, .pairs = pairs};
-      if (writes_y && tiled_linear_and_inner(call, x, whole, after_inner, stream)) return UnfinishedLinear(call.y);
+      if (writes_y && tiled_linear_and_inner(call, x, call.adapters.h, pairs, after_inner, stream))
+        return UnfinishedLinear(call.y);
       inner();
       if (tiled_linear(call, x, rest, writes_y ? apart : std::function<void()>(), stream))
         return UnfinishedLinear(call.y);

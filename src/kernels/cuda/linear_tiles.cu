@@ -1,9 +1,9 @@
 // Matmuls of many rows with an adapter, y = x W^T + residual + scale h B, in one launch on compute capability 9.0. A
 // launch has a block on every multiprocessor, and each computes tile after tile. TMA fills a ring buffer with tiles of
 // x and of the weight, which the two blocks of a cluster share; two warpgroups multiply them by wgmma, groups of 16 of
-// k in order, as everywhere. After a tile's last step the ring brings what the epilogue adds, the tile's h and B and
-// its residual, so that nothing has to be waited for. The epilogue rounds as the separate ops do: x W^T + residual
-// once, and with h B again.
+// k in order, as everywhere. After a tile's last step the ring brings what the epilogue adds, the tile's h (where the
+// launch does not compute it) and B and its residual, so that nothing has to be waited for. The epilogue rounds as the
+// separate ops do: x W^T + residual once, and with h B again.
 #include <algorithm>
 
 #include "kernels/cuda/linear_tiles.h"
@@ -147,8 +147,8 @@ TileCall call_of(const TileLinear& p) {
   }
   call.across = call.runs = pieces(call.width, call.column_step);
   if (p.computes_h) {
-    call.h = p.h.empty() ? nullptr : static_cast<bf16*>(const_cast<void*>(p.h.data));
-    call.h_stride = static_cast<int>(p.h.row_stride), call.rank = static_cast<int>(p.pairs.front().rank());
+    if (!p.computed_h.empty()) call.h = data_of<bf16>(p.computed_h);
+    call.h_stride = static_cast<int>(p.computed_h.row_stride), call.rank = static_cast<int>(p.pairs.front().rank());
   }
   int group = 0;
   for (int i = 0; i < call.pairs; ++i) {
@@ -181,9 +181,9 @@ TileMaps maps_of(const TileLinear& p, const TileCall& call) {
   return maps;
 }
 
-// Computing h takes a sixteenth of a run's first tile, so runs are long, as long as no cluster has more tiles than with
-// short ones. But they have at most half of the columns: two clusters then read the same rows at the same time, and
-// memory delivers them once.
+// The longest run with which no cluster has more tiles than with runs of one: a run's first tile has 16 columns more
+// than the other 256, those of h. But at most half of the columns: two clusters then read the same rows at the same
+// time, and memory delivers them once.
 void choose_runs(TileCall& call, int clusters) {
   const auto tiles_of_busiest = [&](int run) {
     return pieces(int64_t{call.row_pairs} * pieces(call.across, run), clusters) * run;
@@ -245,13 +245,16 @@ bool tiles_take(const TileLinear& p) {
   if (!p.act.empty() && (m.transposed || m.end.residual || !operand(p.act).aligned)) return false;
   // A slab of ups has one pair.
   if (!p.act.empty() && p.pairs.size() > 1 && m.outputs / 2 % kSlab != 0) return false;
-  if (p.pairs.empty()) return true;
+  if (p.pairs.empty()) return !p.computes_h;
   if (p.pairs.size() > size_t{kMaxSitePairs}) return false;
   if (p.computes_h) {
     const LoraPair& pair = p.pairs.front();
     if (m.transposed || !p.act.empty() || p.pairs.size() > 1 || pair.rank() > kComputedRanks || pair.rank_rows.rows)
       return false;
-    if (!operand(pair.a).aligned || (!p.h.empty() && p.h.row_stride % 2 != 0)) return false;
+    const bool stores_words =
+        p.computed_h.empty() ||
+        (p.computed_h.row_stride % 2 == 0 && reinterpret_cast<uintptr_t>(p.computed_h.data) % sizeof(uint32_t) == 0);
+    if (!operand(pair.a).aligned || !stores_words) return false;
   } else if (!operand(p.h).aligned) {
     return false;
   }

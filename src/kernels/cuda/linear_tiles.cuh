@@ -94,7 +94,7 @@ struct TileWalk {
   static constexpr int kRowPairs = 8;
   int index, row, column;  // of the run; first row of the block's tile, first column
   int rank;
-  int at = 0;  // which tile of the run
+  int tile_of_run = 0;
 
   __device__ static TileWalk begin(const TileCall& call, int rank) {
     TileWalk walk{.index = static_cast<int>(blockIdx.x) / kPairedBlocks, .rank = rank};
@@ -102,10 +102,10 @@ struct TileWalk {
     return walk;
   }
   __device__ bool ended(const TileCall& call) const { return index >= call.row_pairs * call.runs; }
-  __device__ bool begins_run() const { return at == 0; }
+  __device__ bool begins_run() const { return tile_of_run == 0; }
   __device__ void next(const TileCall& call) {
-    if (++at == call.run || index % call.runs * call.run + at == call.across) {
-      at = 0;
+    if (++tile_of_run == call.run || index % call.runs * call.run + tile_of_run == call.across) {
+      tile_of_run = 0;
       index += static_cast<int>(gridDim.x) / kPairedBlocks;
     }
     if (!ended(call)) place(call);
@@ -115,7 +115,7 @@ struct TileWalk {
   __device__ void place(const TileCall& call) {
     if (call.run > 1) {
       row = (index / call.runs * kPairedBlocks + rank) * kRowsPerTile;
-      column = (index % call.runs * call.run + at) * call.column_step;
+      column = (index % call.runs * call.run + tile_of_run) * call.column_step;
       return;
     }
     const int group = index / (kRowPairs * call.across), at = index % (kRowPairs * call.across);

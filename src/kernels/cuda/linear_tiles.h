@@ -17,9 +17,10 @@ struct TileLogprob {
 };
 
 // y = x W^T + residual, rounded, then + scale h B, rounded again. Of the pairs only b, rank, columns and scale are
-// read.
+// read, with computes_h also a and rank_rows.
 //   sum    lora_shrink_backward, w is transposed: all pairs add to all columns without a scale, as one sum
-//   computes_h  h = x A of the one pair is computed here, too, and stored unless h is empty
+//   computes_h  h = x A of the one pair is computed here, from its a; `h` is not read, and computed_h, if it is not
+//               empty, gets it
 //   act    not empty: y is gates and ups, and only swiglu_forward(y) is stored, here
 //   logprob  with pieces: without adapter and residual; y gets exp(z - the piece's largest), or is nullptr
 struct TileLinear {
@@ -27,6 +28,7 @@ struct TileLinear {
   ConstTensor h = {};
   std::span<const LoraPair> pairs = {};
   bool sum = false, computes_h = false;
+  Tensor computed_h = {};
   Tensor act = {};
   TileLogprob logprob = {};
 };

@@ -116,8 +116,9 @@ void allow_delta_shared() {
   allow_shared<kKernel>(std::min(kMaxBytes, device_shared_limit()));
 }
 inline constexpr int64_t kFewDeltaRows = 128;
-// Per multiprocessor: for many rows; that run at a time.
-inline constexpr int64_t kDeltaBlocks = 8, kDeltaBlocksAtATime = 3;
+inline constexpr int64_t kDeltaBlocks = 8;  // per multiprocessor, for many rows
+// That a multiprocessor runs at a time: the launch bounds of SwiGLU and lora_expand.
+inline constexpr int64_t kDeltaBlocksAtATime = 3;
 
 // Few rows: many small blocks. Many rows: blocks that keep some columns and iterate over rows, as many as fill the
 // multiprocessors a few times. A tile of an adapter is two warps' rows.   units: how many warps the columns take, at
@@ -150,8 +151,11 @@ inline DeltaShape delta_shape(const LoraDelta& delta, int64_t rows, int64_t unit
   shape.row_blocks = static_cast<unsigned>(std::clamp<int64_t>((rows + shape.block_rows() - 1) / shape.block_rows(), 1,
                                                                few ? rows : std::max<int64_t>(wanted, 1)));
   // Rather half of the blocks with twice the rows each than a second wave.
-  const int64_t blocks = int64_t{shape.columns} * shape.row_blocks, at_a_time = kDeltaBlocksAtATime * multiprocessors;
-  if (!few && blocks > at_a_time && blocks <= 2 * at_a_time) shape.row_blocks = (shape.row_blocks + 1) / 2;
+  const unsigned half = (shape.row_blocks + 1) / 2;
+  const auto one_wave = [&](unsigned row_blocks) {
+    return int64_t{shape.columns} * row_blocks <= kDeltaBlocksAtATime * multiprocessors;
+  };
+  if (!few && !one_wave(shape.row_blocks) && one_wave(half)) shape.row_blocks = half;
   return shape;
 }
 
