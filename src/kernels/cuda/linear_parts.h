@@ -22,7 +22,7 @@ AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const Packed
 // which makes the same (linear_choice.h). Elsewhere false, and the result is still to be made.
 bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream);
-// The same for a single pair of at most 16 ranks whose h = x A the launch computes, too; it is stored unless h is empty.
+// The same for a single pair of at most 16 ranks, whose h = x A the launch computes, too, and stores unless h is empty.
 // `apart` makes h as well.
 bool tiled_linear_and_inner(const LinearCall& call, ConstTensor x, Tensor h, std::span<const LoraPair> pairs,
                             const std::function<void()>& apart, Stream& stream);
