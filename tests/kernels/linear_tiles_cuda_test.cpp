@@ -69,14 +69,13 @@ class LinearTilesCuda : public BenchCuda {
       const ConstTensor r = adds ? ConstTensor(residual) : ConstTensor();
       const std::string what = std::to_string(rows) + " rows, " + std::to_string(depth) + " -> " +
                                std::to_string(outputs) + ", rank " + std::to_string(rank) + (adds ? ", residual" : "");
-      UnfinishedLinear result = begin_linear({.y = y,
-                                              .input = {.x = x},
-                                              .weight = w,
-                                              .residual = r,
-                                              .adapters = {.segments = segments,
-                                                           .h = adds ? kept : Tensor(),
-                                                           .arena = &bench_->arena}},
-                                             *stream_);
+      UnfinishedLinear result =
+          begin_linear({.y = y,
+                        .input = {.x = x},
+                        .weight = w,
+                        .residual = r,
+                        .adapters = {.segments = segments, .h = adds ? kept : Tensor(), .arena = &bench_->arena}},
+                       *stream_);
       EXPECT_EQ(result.complete(), taken && has_tiles_) << what;
       finish(std::move(result), *stream_);
       linear({.y = apart, .input = {.x = x}, .weight = w, .residual = r}, *stream_);

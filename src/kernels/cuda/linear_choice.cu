@@ -263,8 +263,8 @@ bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::func
   if (choices.how != KernelChoice::fastest) return true;
   const bool alone = choice.tiles.milliseconds <= choice.milliseconds;
   if (!apart || adds_in_place(tiled.matmul)) return alone;
-  const TiledKey key{key_of(tiled.matmul), total_rank(tiled.pairs), tiled.pairs.size(), tiled.sum, tiled.computes_h,
-                     !tiled.act.empty()};
+  const TiledKey key{key_of(tiled.matmul), total_rank(tiled.pairs), tiled.pairs.size(), tiled.sum,
+                     tiled.computes_h,     !tiled.act.empty()};
   if (const auto found = choices.tiled.find(key); found != choices.tiled.end()) return found->second;
   if (is_capturing(stream)) return alone;
   const GpuTimer timer(stream_of(stream));

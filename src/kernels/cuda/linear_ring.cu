@@ -223,9 +223,9 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 // More than one tile of rows: a block computes four groups of 16 columns of h, one per warp, whichever pairs they
-// belong to. So few blocks that they fit beside a matmul of the library. Launched without programmatic dependent launch:
-// they are on the main queue and would begin before the kernel ahead has ended, which the library's matmul, behind an
-// event, cannot. Blocks of h that are there first keep whole clusters of the library's waiting.
+// belong to. So few blocks that they fit beside a matmul of the library. Launched without programmatic dependent
+// launch: they are on the main queue and would begin before the kernel ahead has ended, which the library's matmul,
+// behind an event, cannot. Blocks of h that are there first keep whole clusters of the library's waiting.
 constexpr int kGroupsPerBlock = kTileOutputs / kInnerColumns;
 
 struct InnerGroup {

@@ -25,8 +25,8 @@ __device__ __forceinline__ void load_step(const TileMaps& maps, const TileCall& 
   }
 }
 
-// h of the tile's rows in the place of x, unless it is computed, and B in that of the weight. Nothing here may wait: the tile's last steps are as
-// long as this load takes.
+// h of the tile's rows in the place of x, unless it is computed, and B in that of the weight. Nothing here may wait:
+// the tile's last steps are as long as this load takes.
 template <Adds kAdds>
 __device__ __forceinline__ void load_adapter(const TileMaps& maps, const TileCall& call, const CopyRing& ring,
                                              const TileWalk& at) {
