@@ -43,10 +43,11 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
 
 // ---- the warpgroups that compute ----
 
-// Adds, rounds and stores a warp's rows of a tile, slab by slab. pairs: of the slabs before, gates and ups apart.
+// Adds, rounds and stores a warp's rows of a tile, slab by slab. computed_h: of these rows, with
+// Adds::computed; pairs: of the slabs before, gates and ups apart.
 template <End kEnd, Adds kAdds>
 __device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& call, const TileWalk& at, CopyRing& ring,
-                                            const WarpRows& mine, const RowRanks& computed, ColumnPair (&pairs)[2]) {
+                                            const WarpRows& mine, const RowRanks& computed_h, ColumnPair (&pairs)[2]) {
   HeldStage adapter, residual;
   if constexpr (kAdds != Adds::nothing) adapter = HeldStage::take(ring);
   const auto make = [&](Words& words, int s) {
@@ -56,7 +57,7 @@ __device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& ca
     round_sums<kEnd == End::residual>(words, sums, s, residual.at + s % kResidualSlabs * 2 * kSlabBytes + mine.row,
                                       mine.lane);
     if constexpr (kAdds != Adds::nothing)
-      add_adapter<kAdds>(words, call, pair, adapter.at + mine.row, computed, adapter.at + kXBytes + s * kSlabBytes,
+      add_adapter<kAdds>(words, call, pair, adapter.at + mine.row, computed_h, adapter.at + kXBytes + s * kSlabBytes,
                          mine.lane);
   };
 #pragma unroll
@@ -99,21 +100,21 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       wait_for_previous();
       const WarpRows mine(ring);
       ColumnPair pairs[2];
-      RowRanks computed = {};
+      RowRanks computed_h = {};
 #pragma unroll 1
       for (TileWalk at = TileWalk::begin(call, cluster_rank()); !at.ended(call); at.next(call)) {
         Sums sums;
         RankSums h;
         if (kAdds == Adds::computed && at.begins_run()) {
           accumulate<kTransposed, true>(sums, h, ring, call.steps, mine.block, mine.lane);
-          round_ranks(computed, h, call, at.row + 64 * mine.block + 16 * mine.warp, mine.lane);
+          round_ranks(computed_h, h, call, at.row + 64 * mine.block + 16 * mine.warp, mine.lane);
         } else {
           accumulate<kTransposed, false>(sums, h, ring, call.steps, mine.block, mine.lane);
         }
         if constexpr (kEnd == End::logprob || kEnd == End::logprob_entropy)
           finish_logits<kEnd == End::logprob_entropy>(sums, call, at, mine);
         else
-          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine, computed, pairs);
+          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine, computed_h, pairs);
       }
     }
     cluster_sync();  // the other block still copies to this one's memory and arrives at its barriers

@@ -105,11 +105,11 @@ __device__ __forceinline__ void add_rounded(Words& words, const float (&sums)[kC
     }
 }
 
-// Adds the adapter's part and rounds again. h: a lane's row of h in shared memory; computed: h where the launch has
-// computed it.
+// Adds the adapter's part and rounds again. h: a lane's row of h in shared memory; computed_h: h where the launch
+// has computed it.
 template <Adds kAdds>
 __device__ __forceinline__ void add_adapter(Words& words, const TileCall& call, const ColumnPair& pair, uint32_t h,
-                                            const RowRanks& computed, uint32_t b, int lane) {
+                                            const RowRanks& computed_h, uint32_t b, int lane) {
   b += lane % 16 * 128;
   if constexpr (kAdds == Adds::pairs) {
     constexpr int kHalf = kChunks / 2;  // there are not enough registers for two sums of a whole slab
@@ -134,7 +134,7 @@ __device__ __forceinline__ void add_adapter(Words& words, const TileCall& call, 
     if (pair.groups == 0) return;  // adding 0 would turn -0 into 0
     float sums[kChunks][4] = {};
     if constexpr (kAdds == Adds::computed)
-      add_16_ranks(sums, 0, computed, b, lane);
+      add_16_ranks(sums, 0, computed_h, b, lane);
     else
       add_ranks(sums, 0, pair.groups, h, 2 * pair.h_group, b, lane);
 #pragma unroll
