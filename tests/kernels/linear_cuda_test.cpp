@@ -1,6 +1,9 @@
 // On a GPU a row's bits do not depend on the batch, nor on the kernel that a batch of its size is given.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+
 #include "kernels/cuda_bits.h"
 #include "kernels/linear.h"
 #include "kernels/swiglu.h"
@@ -137,13 +140,14 @@ struct Adapted {
   LoraSegment segment;  // all rows
   Arena* arena;
 
-  LinearCall call() const {
+  // A call that keeps h does not pass it on within one launch.
+  LinearCall call(bool keeps_h) const {
     return {.y = y,
             .input = {.x = x},
             .weight = weight,
             .bias = bias,
             .residual = residual,
-            .adapters = {.segments = {&segment, 1}, .h = h, .arena = arena}};
+            .adapters = {.segments = {&segment, 1}, .h = keeps_h ? h : Tensor(), .arena = arena}};
   }
 };
 
@@ -183,14 +187,19 @@ void check_adapted_linear(KernelChoice choice) {
   int whole = 0;  // matmuls of one launch
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
     for_adapted(bench, in, rank, outs, [&](const Adapted& c) {
-      UnfinishedLinear rest = begin_linear(c.call(), stream);
-      whole += rest.complete();
-      finish(std::move(rest), stream);
-      const std::vector<std::byte> together = bytes_of(c.y, stream), inner = bytes_of(c.h, stream);
+      std::vector<std::byte> together[2];
+      for (const bool keeps_h : {false, true}) {
+        UnfinishedLinear rest = begin_linear(c.call(keeps_h), stream);
+        whole += rest.complete();
+        finish(std::move(rest), stream);
+        together[keeps_h] = bytes_of(c.y, stream);
+      }
+      const std::vector<std::byte> inner = bytes_of(c.h, stream);
       lora_shrink(c.h, c.x, c.pairs, stream);
       linear({.y = c.y, .input = {.x = c.x}, .weight = c.weight, .bias = c.bias, .residual = c.residual}, stream);
       lora_expand(c.y, c.h, c.pairs, stream);
-      expect_same_rows(together, bytes_of(c.y, stream), c.what);
+      expect_same_rows(together[0], bytes_of(c.y, stream), c.what);
+      expect_same_rows(together[1], bytes_of(c.y, stream), c.what + ", which keeps h");
       expect_same_rows(inner, bytes_of(c.h, stream), c.what + ", h");
     });
   };
@@ -201,6 +210,8 @@ void check_adapted_linear(KernelChoice choice) {
   check(3072, 16, {1024});
   check(1536, 16, {1072});   // outputs that fill no tile
   check(264, 16, {24, 40});  // few columns, a contraction that fills no stage
+  // A block's outputs are of all pairs; with the larger rank their h does not fit into a stage of the ring.
+  for (const int64_t rank : {16, 64}) check(1024, rank, {16, 16, 32});
   EXPECT_GT(whole, 0) << "no product was made in one launch";
 }
 
@@ -224,7 +235,7 @@ TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
       const Tensor together = bench.poisoned_activations({c.y[0], c.y[1] / 2});
       const Tensor apart = bench.poisoned_activations({c.y[0], c.y[1] / 2});
       const std::vector<std::byte> poison = bytes_of(c.y, stream);
-      LinearCall call = c.call();
+      LinearCall call = c.call(false);
       call.residual = {}, call.act = together, call.keep_y = false;
       linear(call, stream);
       EXPECT_EQ(bytes_of(c.y, stream) == poison, one_launch && c.x[0] <= 64)
@@ -242,6 +253,28 @@ TEST(LoraCuda, AdaptedSwigluEqualsItsParts) {
   for (const int64_t rank : {2, 32, 64}) check(320, rank, {9728, 9728}, true);  // several warpgroups for 33 to 64 rows
   check(200, 16, {64, 64}, false);                                              // no whole stages of 64
   check(1024, 16, {1000, 1000}, false);                                         // no tiles of 16 outputs
+}
+
+// A launch takes a word of h for one that has arrived unless all its bits are set, which rounding never makes.
+TEST(LoraCuda, AdaptedLinearOfWhatIsNotFinite) {
+  SKIP_WITHOUT_GPU();
+  lockstep::testing::GpuStream stream;
+  choose_kernels(KernelChoice::first, stream);
+  Workbench bench(stream);
+  for_adapted(bench, 1024, 16, {2048, 1024, 1024}, [&](const Adapted& c) {
+    std::vector<float> x = random_values(c.x.elements(), 5);
+    const float bad[] = {INFINITY, -INFINITY, std::bit_cast<float>(0xffff0000u)};
+    for (int64_t row = 0; row < c.x[0]; row += 3)
+      x[static_cast<size_t>(row * c.x[1] + row % 64)] = bad[static_cast<size_t>(row / 3 % 3)];
+    Adapted spoilt = c;
+    spoilt.x = bench.activations(x, {c.x[0], c.x[1]});
+    finish(begin_linear(spoilt.call(false), stream), stream);
+    const std::vector<std::byte> together = bytes_of(c.y, stream);
+    lora_shrink(c.h, spoilt.x, c.pairs, stream);
+    linear({.y = c.y, .input = {.x = spoilt.x}, .weight = c.weight, .bias = c.bias, .residual = c.residual}, stream);
+    lora_expand(c.y, c.h, c.pairs, stream);
+    expect_same_rows(together, bytes_of(c.y, stream), c.what);
+  });
 }
 
 // One chain, as every matmul: h is what linear_forward makes with A as its weight.

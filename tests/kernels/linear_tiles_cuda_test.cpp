@@ -190,5 +190,36 @@ TEST_F(LinearTilesCuda, OtherRanksTakeTheSeparateOps) {
   check_forward(2048, 512, 1024, {{0, 1024}}, 12, false);
 }
 
+TEST_F(LinearTilesCuda, AnAdapterWithoutThisMatmulAddsNothing) {
+  const PackedWeight w = weight(1024, 512);
+  const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = 2048}};
+  const Tensor x = activations(2048, 512, 2), y = bench_->poisoned_activations({2048, 1024});
+  const Tensor apart = activations(2048, 1024, 0);
+  linear({.y = y, .input = {.x = x}, .weight = w, .adapters = {.segments = segments, .arena = &bench_->arena}},
+         *stream_);
+  linear({.y = apart, .input = {.x = x}, .weight = w}, *stream_);
+  expect_same(y, apart, "no pairs");
+}
+// A launch that computes h multiplies x with 16 ranks, of which the pair has 8: 0 times infinity is no number.
+TEST_F(LinearTilesCuda, RanksThatThePairLacksAddNothingToInfiniteRows) {
+  const int64_t rows = 2048, depth = 512, outputs = 512, rank = 8;
+  std::vector<float> input(static_cast<size_t>(rows * depth), 0.125f);
+  input[0] = INFINITY;
+  const auto positive = [&](int64_t n, int64_t m) {
+    return bench_->activations(std::vector<float>(static_cast<size_t>(n * m), 0.25f), {n, m});
+  };
+  const PackedWeight w =
+      bench_->weight(std::vector<float>(static_cast<size_t>(outputs * depth), 0.25f), outputs, depth);
+  const std::vector<LoraPair> pairs = {{.a = positive(rank, depth), .b = positive(rank, outputs), .scale = 1}};
+  const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = rows, .pairs = pairs}};
+  const Tensor y = bench_->poisoned_activations({rows, outputs});
+  linear({.y = y,
+          .input = {.x = bench_->activations(input, {rows, depth})},
+          .weight = w,
+          .adapters = {.segments = segments, .arena = &bench_->arena}},
+         *stream_);
+  EXPECT_EQ(bench_->read(y.rows(0, 1)), std::vector<float>(static_cast<size_t>(outputs), INFINITY));
+}
+
 }  // namespace
 }  // namespace lockstep::kernels::testing

@@ -3,12 +3,16 @@
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/library.h"
+#include "kernels/cuda/linear_small.cuh"
 
 namespace lockstep::kernels::cuda {
 
 namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kMinScratchBytes = size_t{16} << 20;
+// Each pair's ranks may fill up a column block.
+constexpr size_t kPassingBytes =
+    (kMaxInnerRank / kInnerColumns + kMaxInner) * PassingH::bytes_of_column_block(kRingRows);
 
 // cuBLASLt's handles are never destroyed: that synchronizes the device, which invalidates any graph capture that
 // another thread has open (core/cuda/queues.h). Handles of streams that are gone are reused by later streams.
@@ -46,7 +50,8 @@ class Handles {
 
 Library::Library(Stream&)
     : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
-      counters((4 + kMaxReady) * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda) {
+      counters((4 + kMaxReady) * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda),
+      passing_h(kPassingBytes, Buffer::Fill::zero, Device::cuda) {
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   blas = Handles::get().take();  // last, because the destructor does not run if the constructor throws
 }

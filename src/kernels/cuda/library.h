@@ -17,8 +17,9 @@ struct Staging;        // pack.cu: pinned host buffers for uploads
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;  // of cuBLASLt
-  // Zero between launches: two of linear_ring_adapter.cuh, two of attention_work.cuh, then those of lora_backward.
+  // Zero between launches: one of linear_ring_adapter.cuh, two of attention_work.cuh, then those of lora_backward.
   Buffer counters;
+  Buffer passing_h;             // zero between launches: of linear_ring_adapter.cuh
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;

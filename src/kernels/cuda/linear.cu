@@ -74,13 +74,15 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 
 namespace {
 
-// The part of the adapter that linear_ring.cu's launch computes; `nothing` if it is not suitable. With counters that
-// launch also adds h B where it can.
-LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, uint32_t* counters) {
-  constexpr int64_t kMaxRank = 256;  // sum over all pairs: with more, the blocks that compute h delay those of the base
-  if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxRank) return {};
-  LoraShrinks inner{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .counters = counters};
-  inner.expand = counters && reinterpret_cast<uintptr_t>(h.data) % 4 == 0 && h.row_stride % 2 == 0;
+// The part of the adapter that linear_ring.cu's launch computes; `nothing` if it is not suitable. With memory to pass h
+// through, that launch also adds h B where it can.
+LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, const PassingH& passing) {
+  if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxInnerRank) return {};
+  LoraShrinks inner{.pairs = pairs,
+                    .h = data_of<bf16>(h),
+                    .h_stride = h.row_stride,
+                    .expand = passing.h != nullptr,
+                    .passing = passing};
   for (const LoraPair& pair : pairs) {
     if (!operand(pair.a).aligned) return {};
     if (pair.rank() % 2 != 0 || pair.rank() > kMaxStackedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
@@ -88,8 +90,11 @@ LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, uint3
   }
   return inner;
 }
-uint32_t* counters_of(const Library& library) {
-  return static_cast<uint32_t*>(library.counters.data());
+// Nothing where the call keeps h, which is then stored for a launch of its own that adds h B.
+PassingH passing_of(const Library& library, const LinearCall& call) {
+  if (!call.adapters.h.empty()) return {};
+  return {.h = static_cast<uint2*>(library.passing_h.data()),
+          .received = static_cast<uint32_t*>(library.counters.data())};
 }
 
 }  // namespace
@@ -104,11 +109,10 @@ bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeigh
   return swiglu && !row.norm_weight && ring_swiglu(p, nullptr, multiprocessors, stream_of(stream));
 }
 
-AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                                 ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream) {
+AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
   Library& library = library_of(stream);
-  LoraShrinks inner = lora_shrinks(h, pairs, counters_of(library));
-  const Matmul p = forward_matmul(y, x, weight, bias, residual, stream);
+  LoraShrinks inner = lora_shrinks(h, call.adapters.segments[0].pairs, passing_of(library, call));
+  const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   if (inner.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
   Matmul sums = p;
@@ -126,17 +130,16 @@ bool inner_fits_beside(int64_t rows) {
   return rows > kRingTileRows && rows <= kRingRows;
 }
 
-bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            std::span<const LoraPair> pairs, Stream& stream) {
+bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
   Library& library = library_of(stream);
-  const LoraShrinks inner = lora_shrinks(h, pairs, counters_of(library));
+  const LoraShrinks inner = lora_shrinks(h, call.adapters.segments[0].pairs, passing_of(library, call));
   if (inner.pairs.empty() || !inner.expand) return false;
-  return ring_swiglu(forward_matmul(act, x, weight, bias, {}, stream), &inner, library.multiprocessors,
+  return ring_swiglu(forward_matmul(call.act, x, call.weight, call.bias, {}, stream), &inner, library.multiprocessors,
                      stream_of(stream));
 }
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
-  const LoraShrinks inner = lora_shrinks(h, pairs, nullptr);
+  const LoraShrinks inner = lora_shrinks(h, pairs, {});
   return !inner.pairs.empty() && ring_inner(operand(x), inner, stream_of(stream));
 }
 

@@ -51,7 +51,7 @@ Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
 UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, bool writes_y, Stream& stream) {
   const std::span<const LoraPair> pairs = call.adapters.segments[0].pairs;
   const LoraDelta rest{.h = h, .pairs = pairs};
-  const auto made = adapted_linear_begin(call.y, h, x, call.weight, call.bias, call.residual, pairs, stream);
+  const auto made = adapted_linear_begin(call, x, h, stream);
   if (made == AdaptedPart::all) return UnfinishedLinear(call.y);
   if (made == AdaptedPart::nothing) {
     const auto base = [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); };
@@ -107,7 +107,7 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
     return kernels::swiglu_forward(call.act, begin_adapted(call, x, call.keep_y, stream), call.keep_y, stream);
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   const Tensor h = inner_of(adapters, x);
-  if (adapted_swiglu_forward(call.act, h, x, call.weight, call.bias, pairs, stream)) return;
+  if (adapted_swiglu_forward(call, x, h, stream)) return;
   if (x[0] <= kMaxBesideRows)
     return kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, false, stream), false, stream);
   const LoraDelta delta{.h = h, .pairs = pairs};

@@ -13,10 +13,10 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
                     Stream& stream);
 void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight, bool accumulate, Stream& stream);
 
-// What one launch has computed: nothing; y and h, but not h B; or the whole call.
+// What one launch has computed for rows of one adapter: nothing; y and h, but not h B; or the whole call, without
+// storing h.
 enum class AdaptedPart { nothing, inner, all };
-AdaptedPart adapted_linear_begin(Tensor y, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                                 ConstTensor residual, std::span<const LoraPair> pairs, Stream& stream);
+AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream);
 
 // Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is faster than `apart`,
 // which makes the same (linear_choice.h). Elsewhere false, and the result is still to be made.
@@ -37,9 +37,8 @@ bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, cons
 bool inner_fits_beside(int64_t rows);
 
 // These return false, and have done nothing, if no such launch supports the arguments.
-// act = swiglu of (x W^T + bias + the adapter's part). gate_up is never written.
-bool adapted_swiglu_forward(Tensor act, Tensor h, ConstTensor x, const PackedWeight& weight, ConstTensor bias,
-                            std::span<const LoraPair> pairs, Stream& stream);
+// act = swiglu of (x W^T + bias + the adapter's part), for rows of one adapter. Neither gate_up nor h is written.
+bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream);
 // y (or, with `swiglu`, the activation) of the normalized input, which is never written.
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream);

@@ -53,8 +53,8 @@ __device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4
 // The epilogue: bias, residual and the adapter's part are added, then the results are stored. T: the storage type of y.
 template <class S, class T, class Adapter>
 __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const uint32_t (&residual)[S::kTokenTiles][4],
-                                       const Matmul& p, const Adapter& adapter, const DeltaOf<Adapter, false>& b,
-                                       const Place& place, int first_token, int lane) {
+                                       const Matmul& p, const DeltaOf<Adapter, false>& b, const Place& place,
+                                       uint32_t h, int lane) {
   constexpr bool kRounded = sizeof(T) == 2;
   const int64_t last = place.end - 1;
   if (p.end.bias) {
@@ -67,9 +67,7 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
       for (int e = 0; e < 4; ++e)
         acc[j][e] = __fadd_rn(acc[j][e], __uint_as_float(kRounded ? residual[j][e] << 16 : residual[j][e]));
   }
-  if constexpr (kHasAdapter<Adapter>) {
-    if (adapter.expand) b.add_to(acc, adapter, first_token, p.x.rows, lane);
-  }
+  if constexpr (kExpands<Adapter>) b.add_to(acc, h, lane);
   const ThreadOutputs<T> to(static_cast<T*>(p.end.y), p.end.y_stride, place.output_of(0), place.output_of(2));
   const bool both = place.output_of(2) < place.end;
   const int rows = static_cast<int>(p.x.rows);
@@ -89,19 +87,18 @@ __device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const ui
 }
 
 template <class S, class T, class Adapter>
-__device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& place, int first_token, int steps,
-                         const CopyRing& ring, int warp, int lane) {
+__device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& place, int steps, const CopyRing& ring,
+                         int warp, int lane) {
   uint32_t residual[S::kTokenTiles][4] = {};
   float acc[S::kTokenTiles][4] = {};
   const bool mine = place.output_of(0) < place.end;
   const DeltaOf<Adapter, false> b(adapter, mine ? place.output_of(0) : -1, mine ? place.output_of(2) : -1, lane);
   wait_for_previous();
   if (p.end.residual) load_residual<S, T>(residual, p, place);  // loaded early, so that the epilogue need not wait
-  accumulate_ring<S>(acc, steps, ring, warp, lane);
-  if constexpr (kHasAdapter<Adapter>)
-    if (adapter.expand) wait_for_inner<S::kThreads>();
+  accumulate_ring<S, kExpands<Adapter>>(acc, steps, ring, warp, lane);
+  if constexpr (kExpands<Adapter>) wait_for_inner<S::kThreads>();
   if (!mine) return;
-  finish<S, T>(acc, residual, p, adapter, b, place, first_token, lane);
+  finish<S, T, Adapter>(acc, residual, p, b, place, free_stage<S>(ring, steps).at(), lane);
 }
 
 // Blocks that compute h come first, then the matmul's: all outputs of the first tokens, of the next, and so on.
@@ -117,7 +114,7 @@ __global__ void __launch_bounds__(S::kThreads)
     const int block = static_cast<int>(blockIdx.x) - inner_blocks;
     if constexpr (kHasAdapter<Adapter>) {
       if (S::kCluster > 1 && block < 0 && static_cast<int>(blockIdx.x) >= adapter.blocks) return;
-      if (block < 0) return make_inner<Inner<S>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+      if (block < 0) return make_inner<Inner<S>, kExpands<Adapter>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     }
     const int across = static_cast<int>((p.outputs + S::kRows - 1) / S::kRows), steps = S::steps(p.x.cols);
     const int cluster = block / S::kCluster, output = cluster % across * S::kRows;
@@ -126,10 +123,12 @@ __global__ void __launch_bounds__(S::kThreads)
     wait_for_rings<S>();
     if (warp == S::kThreads / 32 - 1) {
       if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
-      if constexpr (kHasAdapter<Adapter>) announce_inner<S::kThreads>(adapter, gridDim.x - inner_blocks);
+      if constexpr (kExpands<Adapter>)
+        receive_inner<S>(adapter, ColumnBlocks::of(adapter, output, S::kRows, 0), first_token,
+                         free_stage<S>(ring, steps), gridDim.x - inner_blocks, lane);
     } else {
       const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
-      multiply<S, T>(p, adapter, place, first_token, steps, ring, warp, lane);
+      multiply<S, T>(p, adapter, place, steps, ring, warp, lane);
     }
     leave_rings<S>();
   } else {
@@ -157,8 +156,9 @@ void launch(const Matmul& p, cudaStream_t stream) {
 }
 template <class S>
 void launch_adapted(const Matmul& p, const LoraShrinks& inner, cudaStream_t stream) {
-  with_groups(ring_adapter<Inner<S>>(p.x, inner),
-              [&](const auto& adapter) { launch_with<S, uint16_t>(p, adapter, stream); });
+  const RingAdapter adapter = ring_adapter<Inner<S>>(p.x, inner);
+  if (!inner.expand) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, stream);
+  with_groups(adapter, [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, stream); });
 }
 
 template <int kTokens, int kRows, int kBoxes, int kCluster = 1>
@@ -168,7 +168,8 @@ constexpr SmallKernel kernel_of() {
           .rows = kRows,
           .shared_bytes = S::kSharedBytes,
           .launch = launch<S>,
-          .launch_adapted = launch_adapted<S>};
+          .launch_adapted = launch_adapted<S>,
+          .received_blocks = received_blocks<S>()};
 }
 
 // Shapes from few to many outputs per block; small ones have long stages.
@@ -215,8 +216,8 @@ __global__ void __launch_bounds__(kRingThreads)
     inner_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
-    make_inner<S>(adapter, tokens, depth, shared, static_cast<int>(threadIdx.x) / 32,
-                  static_cast<int>(threadIdx.x) % 32);
+    make_inner<S, false>(adapter, tokens, depth, shared, static_cast<int>(threadIdx.x) / 32,
+                         static_cast<int>(threadIdx.x) % 32);
   } else {
     __trap();
   }
@@ -275,7 +276,6 @@ __global__ void __launch_bounds__(kRingThreads)
       if (lane == 0) fill_groups<S>(adapter, ring, first_group, groups, first_token, steps);
       return;
     }
-    wait_for_previous();
     float acc[S::kTokenTiles][4] = {};
     accumulate_ring<S>(acc, steps, ring, warp, lane);
     if (warp >= groups) return;

@@ -1,6 +1,10 @@
 // An adapter inside a matmul of linear_ring: y += scale h B, h = x A, in the launch of the base's matmul. The first
 // blocks of the grid compute h, 16 columns of it for some tokens each, through rings of their own. The others meanwhile
-// compute the base's matmul; then the warp that fills their ring waits until h is complete, and the others add h B.
+// compute the base's matmul; the warp that fills their ring then receives h, and the others add h B.
+//
+// h passes through memory that holds zeros between launches: a word of it, two ranks of a token, is stored inverted,
+// and so is its own sign of having arrived, without a fence or a counter. Rounding makes no word with all bits set
+// (what is not a number becomes 0x7fff). The last block to have received h writes zeros again.
 //
 // Blocks start in the order of their indices, and those of h wait for no other block, so the launch always finishes,
 // however few multiprocessors there are. Should that ever fail, it aborts after kMaxWaitedCycles instead of hanging.
@@ -11,6 +15,8 @@
 #include "kernels/cuda/linear_ring.cuh"
 
 namespace lockstep::kernels::cuda {
+
+inline constexpr uint32_t kTileBytes = 32 * sizeof(uint2);  // of 16 ranks of 8 tokens of h, on their way
 
 struct RingPair {
   const bf16* b;
@@ -23,14 +29,18 @@ struct RingAdapter {
   CUtensorMap a[kMaxInner];
   RingPair pair[kMaxInner];
   int count, column_blocks, blocks;  // column blocks of h; blocks that compute h in total
-  bf16* h;
+  bf16* h;                           // where h is stored for another launch
   int h_stride;
-  bool expand;
   const int2* rank_rows;  // begin and end of each adapter's rows; nullptr: one adapter
-  uint32_t* counters;     // number of h blocks that have finished; number of blocks that have seen it
+  // Where h passes to the blocks of this launch: [column block, tile of 8 tokens, kTileBytes], each tile as mma_16816
+  // takes it, a lane's two words together.
+  uint2* passing_h;
+  int token_tiles;
+  uint32_t* received;  // number of blocks that have received h
 };
-// For pairs whose h B is added here, of at most 16 kGroups ranks. Even code that is not executed costs time: a layer's
-// kernels share the instruction cache, and a kernel that must be fetched from memory again takes a microsecond longer.
+// For pairs whose h B is added here, of at most 16 kGroups ranks; 0: h is stored, for another launch. Even code that is
+// not executed costs time: a layer's kernels share the instruction cache, and a kernel that must be fetched from memory
+// again takes a microsecond longer.
 template <int kGroups_>
 struct RanksAdapter : RingAdapter {
   static constexpr int kGroups = kGroups_;
@@ -39,14 +49,16 @@ struct NoAdapter {
   static constexpr int blocks = 0, kGroups = 0;
 };
 template <class Adapter>
-inline constexpr bool kHasAdapter = Adapter::kGroups > 0;
+inline constexpr bool kHasAdapter = !std::is_same_v<Adapter, NoAdapter>;
+template <class Adapter>
+inline constexpr bool kExpands = Adapter::kGroups > 0;
 
 // launch(the adapter, with kGroups as a constant that its ranks need)
 template <class Launch>
 void with_groups(const RingAdapter& adapter, const Launch& launch) {
   int most = 0;
   for (int i = 0; i < adapter.count; ++i) most = std::max(most, adapter.pair[i].rank);
-  if (most <= 16 || !adapter.expand) return launch(RanksAdapter<1>{adapter});
+  if (most <= 16) return launch(RanksAdapter<1>{adapter});
   if (most <= 32) return launch(RanksAdapter<2>{adapter});
   launch(RanksAdapter<kMaxStackedRank / 16>{adapter});
 }
@@ -78,7 +90,8 @@ RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
   adapter.blocks = static_cast<int>(inner.blocks(x.rows, Shape::kTokens));
   adapter.h = inner.h, adapter.h_stride = static_cast<int>(inner.h_stride);
   adapter.rank_rows = reinterpret_cast<const int2*>(inner.pairs.front().rank_rows.rows);
-  adapter.expand = inner.expand, adapter.counters = inner.counters;
+  adapter.passing_h = inner.passing.h, adapter.received = inner.passing.received;
+  adapter.token_tiles = static_cast<int>((x.rows + 7) / 8);
   return adapter;
 }
 
@@ -97,8 +110,27 @@ struct InnerRows {
   __device__ bool meets(int first, int tokens) const { return first < end && first + tokens > begin; }
 };
 
-// S: an InnerShape. Only the first warp's 16 outputs of the tile are used. kLoader: the launch's last warp.
-template <class S, int kLoader = kWarpgroup / 32>
+// Stores tiles of h, of which a lane has ranks lane / 4 and lane / 4 + 8, for the blocks that add h B. to: where the
+// lane's words of the first tile go; count: of the tiles that exist.
+template <int kTokenTiles>
+__device__ __forceinline__ void pass_inner(uint2* to, const float (&h)[kTokenTiles][4], int count) {
+  // Both of a lane's tokens of a rank -> both ranks of a token, as stored.
+  const auto word_of = [](float first, float second) {
+    uint32_t word = pack_bf16(first, second);
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;\n" : "+r"(word));
+    return ~word;
+  };
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j) {
+    const uint32_t low = word_of(h[j][0], h[j][1]), high = word_of(h[j][2], h[j][3]);
+    if (j < count)
+      asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to + 32 * j), "r"(low), "r"(high) : "memory");
+  }
+}
+
+// S: an InnerShape. Only the first warp's 16 outputs of the tile are used. kPasses: to this launch, rather than to
+// memory. kLoader: the launch's last warp.
+template <class S, bool kPasses, int kLoader = kWarpgroup / 32>
 __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
                            int lane) {
   const int block = static_cast<int>(blockIdx.x) % adapter.column_blocks;
@@ -120,39 +152,127 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
   accumulate_ring<S>(acc, steps, ring, warp, lane);
   if (warp != 0) return;
   const Place place = Place::of(0, pair.rank - column, first_token, warp, lane);
+#pragma unroll
+  for (int j = 0; j < S::kTokenTiles; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (place.output_of(e) >= place.end || !rows.has(static_cast<int>(place.token_of(j, e)))) acc[j][e] = 0;
+  if constexpr (kPasses) {
+    const int first_tile = first_token / 8;
+    return pass_inner(adapter.passing_h + (block * adapter.token_tiles + first_tile) * 32 + lane, acc,
+                      adapter.token_tiles - first_tile);
+  }
   bf16* const h = adapter.h + pair.h_begin + column;
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if (place.stored(tokens, j, e))
-        h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] =
-            __float2bfloat16_rn(rows.has(place.token_of(j, e)) ? acc[j][e] : 0.0f);
-  if (!adapter.expand) return;
-  __threadfence();
-  __syncwarp();
-  if (lane == 0) atomicAdd(adapter.counters, 1u);
+        h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] = __float2bfloat16_rn(acc[j][e]);
 }
 
-// Waits until h is complete. Called in each of the `others` blocks of kThreads, by the warp that fills the ring and by
-// the rest.
-template <int kThreads>
-__device__ __forceinline__ void announce_inner(const RingAdapter& adapter, uint32_t others) {
-  __syncwarp();
-  if (!adapter.expand) return;
+// ---- receiving h ----
+
+// The column blocks of h that a block's outputs need, [begin, end): those of the pairs that add to outputs
+// [first, first + count) or [first + apart, first + apart + count).
+struct ColumnBlocks {
+  int begin = 0, end = 0;
+
+  __device__ static ColumnBlocks of(const RingAdapter& adapter, int first, int count, int apart) {
+    ColumnBlocks all;
+#pragma unroll 1
+    for (int p = 0; p < adapter.count; ++p) {
+      const RingPair& pair = adapter.pair[p];
+      const int at = pair.out_begin - first;
+      const auto meets = [&](int from) { return from < count && from + pair.outputs > 0; };
+      if (!meets(at) && !meets(at - apart)) continue;
+      if (all.end == 0) all.begin = pair.first_block;
+      all.end = pair.first_block + (pair.rank + kInnerColumns - 1) / kInnerColumns;
+    }
+    return all;
+  }
+};
+
+// The column blocks of h that a stage of a ring can hold.
+template <class S>
+constexpr int64_t received_blocks() {
+  return (S::kStageBytes - kReceivedTiles) / PassingH::bytes_of_column_block(S::kTokens);
+}
+// The stage of a block's ring that its `steps` steps leave free first.
+template <class S>
+__device__ __forceinline__ CopyRing free_stage(CopyRing ring, int steps) {
+  ring.stage = steps % S::kStages, ring.parity = steps / S::kStages & 1;
+  return ring;
+}
+
+// A lane's part of the tiles of h that a warp loads together: four words of each. Half of a warp loads a tile. If there
+// is one tile of tokens, the other half loads that of the next column block.
+template <int kTokenTiles>
+struct ArrivingTiles {
+  static constexpr int kLoads = (kTokenTiles + 1) / 2, kColumnBlocks = kTokenTiles == 1 ? 2 : 1;
+  uint4 words[kLoads];
+
+  // count: of the tiles that exist.
+  __device__ __forceinline__ void load(const uint4* from, int count, int half) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      words[i] = make_uint4(1, 1, 1, 1);
+      if (2 * i + half < count)
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                     : "=r"(words[i].x), "=r"(words[i].y), "=r"(words[i].z), "=r"(words[i].w)
+                     : "l"(from + 32 * i)
+                     : "memory");
+    }
+  }
+  // Whether all of the warp's have arrived.
+  __device__ __forceinline__ bool arrived() const {
+    bool all = true;
+#pragma unroll
+    for (const uint4& w : words) all &= w.x != 0 && w.y != 0 && w.z != 0 && w.w != 0;
+    return __all_sync(~0u, all);
+  }
+  __device__ __forceinline__ void store(uint32_t to, int count, int half) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (2 * i + half < count)
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(to + 2 * i * kTileBytes), "r"(~words[i].x),
+                     "r"(~words[i].y), "r"(~words[i].z), "r"(~words[i].w)
+                     : "memory");
+  }
+};
+
+// Copies a block's part of h to a stage of its ring: the number of the first column block, then, from kReceivedTiles
+// on, its tiles of tokens. Called in each of the `others` blocks by the warp that has filled the ring.
+template <class S>
+__device__ __forceinline__ void receive_inner(const RingAdapter& adapter, const ColumnBlocks& needed, int first_token,
+                                              const CopyRing& stage, uint32_t others, int lane) {
+  using Tiles = ArrivingTiles<S::kTokenTiles>;
   constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
   const int64_t begin = clock64();
-  const auto ended = [&] {
-    uint32_t count;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(count) : "l"(adapter.counters) : "memory");
-    return count;
-  };
-  while (ended() < static_cast<uint32_t>(adapter.blocks))
-    if (clock64() - begin > kMaxWaitedCycles) __trap();
-  asm volatile("bar.arrive 1, %0;\n" ::"n"(kThreads) : "memory");
-  // The last block that sees the count resets both counters.
-  if (threadIdx.x % 32 == 0 && atomicAdd(adapter.counters + 1, 1u) == others - 1)
-    adapter.counters[0] = 0, adapter.counters[1] = 0;
+  const int half = lane / 16, first_tile = first_token / 8;
+  auto* const passing = reinterpret_cast<uint4*>(adapter.passing_h);
+  __syncwarp();
+  barrier_wait(stage.empty(), stage.parity ^ 1);
+  if (lane == 0) asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(stage.at()), "r"(needed.begin) : "memory");
+#pragma unroll 1
+  for (int block = needed.begin; block < needed.end; block += Tiles::kColumnBlocks) {
+    const int tile = (block - needed.begin) * S::kTokenTiles + half;
+    const uint4* const from = passing + (block * adapter.token_tiles + first_tile + half) * 16 + lane % 16;
+    const int count = S::kTokenTiles == 1 ? needed.end - block : min(S::kTokenTiles, adapter.token_tiles - first_tile);
+    Tiles tiles;
+    tiles.load(from, count, half);
+    while (!tiles.arrived()) {
+      tiles.load(from, count, half);
+      if (clock64() - begin > kMaxWaitedCycles) __trap();
+    }
+    tiles.store(stage.at() + kReceivedTiles + tile * kTileBytes + lane % 16 * 16, count, half);
+  }
+  asm volatile("bar.arrive 1, %0;\n" ::"n"(S::kThreads) : "memory");
+  const uint32_t before = lane == 0 ? atomicAdd(adapter.received, 1u) : 0;
+  if (__shfl_sync(~0u, before, 0) != others - 1) return;
+#pragma unroll 1
+  for (int i = lane; i < adapter.column_blocks * adapter.token_tiles * 16; i += 32) passing[i] = make_uint4(0, 0, 0, 0);
+  if (lane == 0) *adapter.received = 0;
 }
 template <int kThreads>
 __device__ __forceinline__ void wait_for_inner() {
@@ -163,8 +283,8 @@ __device__ __forceinline__ void wait_for_inner() {
 
 // The pair that contributes to an output, counted from this output; its rank is 0 if there is none.
 struct DeltaOutput {
-  const bf16 *b, *h;
-  int stride = 0, rank = 0;
+  const bf16* b;
+  int stride = 0, rank = 0, first_block = 0;
   float scale = 0;
 
   __device__ static DeltaOutput of(const RingAdapter& adapter, int64_t output) {
@@ -172,22 +292,22 @@ struct DeltaOutput {
     for (int p = 0; p < adapter.count; ++p) {
       const RingPair& pair = adapter.pair[p];
       const auto at = static_cast<int>(output) - pair.out_begin;
-      if (at >= 0 && at < pair.outputs)
-        return {pair.b + at, adapter.h + pair.h_begin, pair.outputs, pair.rank, pair.scale};
+      if (at >= 0 && at < pair.outputs) return {pair.b + at, pair.outputs, pair.rank, pair.first_block, pair.scale};
     }
-    return {adapter.pair[0].b, adapter.h};  // always readable memory
+    return {adapter.pair[0].b};  // always readable memory
   }
   // Loads without branches: otherwise a thread would wait for each load before it issues the next.
   __device__ __forceinline__ uint16_t weight(int k) const {
     return __bfloat16_as_ushort(b[max(min(k, rank - 1), 0) * stride]);
   }
-  // Ranks k and k + 1 of a row of h; beyond the pair's rank any values, because the weights there are zeros.
-  __device__ __forceinline__ const bf16* inputs(int k) const {
-    return h + max(min(k, rank - 2), 0);
-  }
   // Extracts rank k or k + 1 from such a word.
   __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const {
     return k < rank ? word : 0;
+  }
+  // Where its ranks of group g lie among those received, counted in column blocks from `begin`. Beyond the pair's ranks
+  // any values, because the weights there are zeros.
+  __device__ __forceinline__ int received(int g, int begin) const {
+    return max(min(first_block + g, first_block + (rank - 1) / kInnerColumns) - begin, 0);
   }
   // What is added to y; `value` and `y` have been rounded to the storage type.
   __device__ __forceinline__ float add(float value, float delta) const {
@@ -202,7 +322,6 @@ class TileDelta {
   // Called before the launch's x is available: starts loading B.
   __device__ TileDelta(const RingAdapter& adapter, int64_t first, int64_t second, int lane)
       : output_{DeltaOutput::of(adapter, first), DeltaOutput::of(adapter, second)}, k_(lane % 4 * 2) {
-    if (!adapter.expand) output_[0].rank = output_[1].rank = 0;
     groups_ = (max(output_[0].rank, output_[1].rank) + 15) / 16;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -214,35 +333,35 @@ class TileDelta {
     }
   }
 
-  // Called when h is complete: y[j][e] becomes y + scale h B at token_of(j, e), output_of(e). The input is rounded to
-  // the storage type, the sum is not.
+  // y[j][e] becomes y + scale h B. The input is rounded to the storage type, the sum is not. h: where the block has
+  // received it (receive_inner).
   template <int kTokenTiles>
-  __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], const RingAdapter& adapter, int first_token,
-                                         int64_t tokens, int lane) const {
-    constexpr int kInputs = kApart ? 4 : 2;
+  __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], uint32_t h, int lane) const {
     float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // for the first output; for the second
+    int begin;
+    asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(begin) : "r"(h) : "memory");
+    const uint32_t tiles = h + kReceivedTiles + lane * static_cast<uint32_t>(sizeof(uint2));
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (g >= groups_) break;
-      const bf16* from[kInputs];
-#pragma unroll
-      for (int i = 0; i < kInputs; ++i) from[i] = output_[i / 2].inputs(rank_of(g, i % 2));
-      uint32_t h[kTokenTiles][kInputs];
-#pragma unroll
-      for (int j = 0; j < kTokenTiles; ++j) {
-        const int at = min(first_token + 8 * j + lane / 4, static_cast<int>(tokens) - 1) * adapter.h_stride;
-#pragma unroll
-        for (int i = 0; i < kInputs; ++i) h[j][i] = __ldcg(reinterpret_cast<const uint32_t*>(from[i] + at));
-      }
       uint32_t b[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         b[i] = output_[i % 2].masked(b_[g][i][0] | uint32_t{b_[g][i][1]} << 16, rank_of(g, i / 2));
+      const auto add_tiles = [&](float(&sums)[kTokenTiles][4], const DeltaOutput& output) {
+        const uint32_t from = tiles + output.received(g, begin) * kTokenTiles * kTileBytes;
 #pragma unroll
-      for (int j = 0; j < kTokenTiles; ++j) {
-        mma_16816(d[j], b, {h[j][0], h[j][1]});
-        if constexpr (kApart) mma_16816(other[j], b, {h[j][2], h[j][3]});
-      }
+        for (int j = 0; j < kTokenTiles; ++j) {
+          uint32_t ranks[2];
+          asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
+                       : "=r"(ranks[0]), "=r"(ranks[1])
+                       : "r"(from + j * kTileBytes)
+                       : "memory");
+          mma_16816(sums[j], b, ranks);
+        }
+      };
+      add_tiles(d, output_[0]);
+      if constexpr (kApart) add_tiles(other, output_[1]);
     }
 #pragma unroll
     for (int j = 0; j < kTokenTiles; ++j)
@@ -263,9 +382,10 @@ class TileDelta {
 };
 
 struct NoDelta {
-  __device__ NoDelta(const NoAdapter&, int64_t, int64_t, int) {}
+  template <class Adapter>
+  __device__ NoDelta(const Adapter&, int64_t, int64_t, int) {}
 };
 template <class Adapter, bool kApart>
-using DeltaOf = std::conditional_t<kHasAdapter<Adapter>, TileDelta<kApart, Adapter::kGroups>, NoDelta>;
+using DeltaOf = std::conditional_t<kExpands<Adapter>, TileDelta<kApart, Adapter::kGroups>, NoDelta>;
 
 }  // namespace lockstep::kernels::cuda

@@ -49,7 +49,7 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int
   if (p.end.bias) add_bias(acc, bias);
   if constexpr (kHasAdapter<Adapter>) {
     wait_for_inner<S::kThreads>();
-    if (stored) b.add_to(acc, adapter, 0, p.x.rows, lane);
+    if (stored) b.add_to(acc, free_stage<S>(ring, steps).at(), lane);
   }
   if (!stored) return;
   bf16* const y = static_cast<bf16*>(p.end.y) + gate;
@@ -72,12 +72,15 @@ __global__ void __launch_bounds__(S::kThreads)
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
     if constexpr (kHasAdapter<Adapter>)
-      if (block < 0) return make_inner<Inner<S>, S::kThreads / 32 - 1>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+      if (block < 0)
+        return make_inner<Inner<S>, true, S::kThreads / 32 - 1>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     const int first = block * S::kRows / 2, steps = S::steps(p.x.cols);
     const CopyRing ring = begin_ring<S>(shared);
     if (warp == S::kThreads / 32 - 1) {
       if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
-      if constexpr (kHasAdapter<Adapter>) announce_inner<S::kThreads>(adapter, gridDim.x - adapter.blocks);
+      if constexpr (kHasAdapter<Adapter>)
+        receive_inner<S>(adapter, ColumnBlocks::of(adapter, first, S::kRows / 2, static_cast<int>(p.outputs / 2)), 0,
+                         free_stage<S>(ring, steps), gridDim.x - adapter.blocks, lane);
       return;
     }
     multiply<S>(p, adapter, first, steps, ring, warp, lane);
@@ -104,20 +107,24 @@ void launch(const Matmul& p, const LoraShrinks* inner, cudaStream_t stream) {
 
 struct SwigluKernel {
   int rows;
+  int64_t received_blocks;
   void (*launch)(const Matmul&, const LoraShrinks*, cudaStream_t);
 };
+template <class S>
+constexpr SwigluKernel kernel_of() {
+  return {S::kRows, received_blocks<S>(), launch<S>};
+}
 template <int kTokens, int kBoxes>
 constexpr std::array<SwigluKernel, 3> kernels_of() {
-  return {SwigluKernel{16, launch<Shape<kTokens, 16, 2 * kBoxes>>},
-          {48, launch<Shape<kTokens, 48, kBoxes>>},
-          {64, launch<Shape<kTokens, 64, kBoxes>>}};
+  return {kernel_of<Shape<kTokens, 16, 2 * kBoxes>>(), kernel_of<Shape<kTokens, 48, kBoxes>>(),
+          kernel_of<Shape<kTokens, 64, kBoxes>>()};
 }
 // With several warpgroups a block has so many outputs that a large N takes one block per multiprocessor, which reads x
 // only once.
 template <int kTokens, int kBoxes>
 constexpr std::array<SwigluKernel, 4> and_wide() {
   const std::array<SwigluKernel, 3> narrow = kernels_of<kTokens, kBoxes>();
-  return {narrow[0], narrow[1], narrow[2], {160, launch<Shape<kTokens, 160, 1>>}};
+  return {narrow[0], narrow[1], narrow[2], kernel_of<Shape<kTokens, 160, 1>>()};
 }
 constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>();
 constexpr std::array kOf64 = and_wide<64, 2>();
@@ -131,6 +138,9 @@ bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessor
   const int64_t rows = p.x.rows;
   const std::span<const SwigluKernel> few = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : kOf32;
   const std::span<const SwigluKernel> kernels = rows <= 32 ? few : kOf64;
+  // A block has outputs of the gates and of the ups, so it may receive all of h.
+  const int64_t received = std::ranges::min(kernels, {}, &SwigluKernel::received_blocks).received_blocks;
+  if (adapter && adapter->column_blocks() > received) return false;
   const int64_t inner_blocks = adapter ? adapter->blocks(rows, kInnerTokens) : 0;
   // The load of the multiprocessor that finishes last; starting a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {

@@ -1,6 +1,7 @@
 // Our own matmul kernels, designed for few rows, where reading the weight once at memory bandwidth is the limit.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "kernels/cuda/tile.cuh"
@@ -47,19 +48,44 @@ struct Matmul {
 // The pairs of an adapter that a matmul's launch computes: h = x A, all pairs side by side in one matrix, then, if
 // `expand`, y += scale h B. Without pairs there is nothing to compute.
 inline constexpr int kMaxInner = kMaxSitePairs;
-inline constexpr int kInnerColumns = 16;  // columns of h per block
+inline constexpr int kInnerColumns = 16;         // columns of h per block
+inline constexpr int64_t kMaxInnerRank = 256;    // of all pairs: with more, the blocks of h delay those of the base
+inline constexpr uint32_t kReceivedTiles = 128;  // what a block has received of h: a few bytes, then its tiles
+
+// Through which a launch passes h from the blocks that compute it to those that add h B (linear_ring_adapter.cuh):
+// device memory that is zero between launches.
+struct PassingH {
+  uint2* h = nullptr;
+  uint32_t* received = nullptr;  // number of blocks that have received h
+
+  static constexpr int64_t bytes_of_column_block(int64_t tokens) { return tokens * kInnerColumns * 2; }
+};
+
 struct LoraShrinks {
   std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;
   int64_t h_stride = 0;
-  bool expand = false;           // add h B too; needs even ranks up to kMaxStackedRank and outputs in tiles of 16
-  uint32_t* counters = nullptr;  // two zeros, which the launch resets to zero
+  // Add h B, too, and do not store h. Needs even ranks up to kMaxStackedRank and outputs in tiles of 16.
+  bool expand = false;
+  PassingH passing = {};
 
-  // Blocks of `tokens` rows each that compute h.
-  int64_t blocks(int64_t rows, int64_t tokens) const {
+  int64_t column_blocks() const {
     int64_t across = 0;
     for (const LoraPair& pair : pairs) across += (pair.rank() + kInnerColumns - 1) / kInnerColumns;
-    return across * ((rows + tokens - 1) / tokens);
+    return across;
+  }
+  // Blocks of `tokens` rows each that compute h.
+  int64_t blocks(int64_t rows, int64_t tokens) const { return column_blocks() * ((rows + tokens - 1) / tokens); }
+  // Column blocks of h that a block of so many neighbouring outputs receives, at most.
+  int64_t needed_blocks(int64_t outputs) const {
+    int64_t most = 0, narrowest = outputs;
+    for (const LoraPair& pair : pairs) {
+      most = std::max(most, (pair.rank() + kInnerColumns - 1) / kInnerColumns);
+      narrowest = std::min(narrowest, pair.b[1]);
+    }
+    // Outputs of three pairs would include all of the second one's.
+    const bool of_two = narrowest >= outputs && std::ranges::is_sorted(pairs, {}, &LoraPair::out_begin);
+    return of_two ? std::min(column_blocks(), 2 * most) : column_blocks();
   }
 };
 
@@ -70,11 +96,13 @@ struct SmallKernel {
   void (*launch)(const Matmul&, cudaStream_t) = nullptr;
   // linear_ring.cu: needs aligned bf16 operands, starts early, computes an adapter in the same launch.
   void (*launch_adapted)(const Matmul&, const LoraShrinks&, cudaStream_t) = nullptr;
+  int64_t received_blocks = 0;  // linear_ring.cu: column blocks of h that a block can receive
 
   bool ring() const { return launch_adapted != nullptr; }
   // Outputs n and n + 8 of a block, counted from its first, must have the same pair, for n % 16 < 8.
   bool can_expand(const LoraShrinks& inner) const {
-    return ring() && (rows % 16 == 0 || (inner.pairs.size() == 1 && inner.pairs.front().out_begin == 0));
+    return ring() && inner.needed_blocks(rows) <= received_blocks &&
+           (rows % 16 == 0 || (inner.pairs.size() == 1 && inner.pairs.front().out_begin == 0));
   }
 };
 

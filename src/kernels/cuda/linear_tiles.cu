@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         RankSums h;
         if (kAdds == Adds::computed && at.begins_run()) {
           accumulate<kTransposed, true>(sums, h, ring, call.steps, mine.block, mine.lane);
-          round_ranks(computed_h, h, call, at.row + 64 * mine.block + 16 * mine.warp, mine.lane);
+          const bool stored = call.h && at.column == 0;  // every run of these rows computes the same
+          round_ranks(computed_h, h, call, at.row + 64 * mine.block + 16 * mine.warp, stored, mine.lane);
         } else {
           accumulate<kTransposed, false>(sums, h, ring, call.steps, mine.block, mine.lane);
         }

@@ -79,15 +79,16 @@ __device__ __forceinline__ void add_ranks(float (&sums)[kCount][4], int first, i
   }
 }
 
-// Rounds h of a warp's 16 rows from `row` on, stores it if it is wanted, and returns it as add_16_ranks takes it.
+// Rounds h of a warp's 16 rows from `row` on and returns it as add_16_ranks takes it. stored: whether it goes to
+// memory, too. What stands in the place of ranks beyond the pair's is 0 times x, which need not be 0.
 __device__ __forceinline__ void round_ranks(RowRanks& ranks, const RankSums& sums, const TileCall& call, int row,
-                                            int lane) {
+                                            bool stored, int lane) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float(&sum)[4] = sums[i / 2];
-    ranks[i] = pack_bf16(sum[i % 2 * 2], sum[i % 2 * 2 + 1]);
     const int at = row + lane / 4 + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
-    if (call.h && at < call.rows && column < call.rank)
+    ranks[i] = column < call.rank ? pack_bf16(sum[i % 2 * 2], sum[i % 2 * 2 + 1]) : 0;
+    if (stored && at < call.rows && column < call.rank)
       *reinterpret_cast<uint32_t*>(call.h + int64_t{at} * call.h_stride + column) = ranks[i];
   }
 }
