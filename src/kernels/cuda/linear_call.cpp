@@ -69,7 +69,7 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
         return UnfinishedLinear(call.y);
       base();
     } else {
-      // What is launched first gets its multiprocessors first.
+      // h that fits beside the matmul begins before it on the main queue (linear_ring.cu).
       inner_fits_beside(x[0]) ? stream.beside(base, inner) : stream.beside(inner, base);
     }
   }

@@ -33,7 +33,7 @@ bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
 bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, const std::function<void()>& apart,
                     Stream& stream);
 
-// Whether x A of so many rows takes so few multiprocessors that it fits beside a matmul which was launched before it.
+// Whether x A of so many rows takes so few multiprocessors that it fits beside a matmul.
 bool inner_fits_beside(int64_t rows);
 
 // These return false, and have done nothing, if no such launch supports the arguments.

@@ -224,9 +224,10 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 // More than one tile of rows: a block computes four groups of 16 columns of h, one per warp, whichever pairs they
-// belong to. So few blocks that they fit beside a matmul of the library. Launched without programmatic dependent
-// launch: they are on the main queue and would begin before the kernel ahead has ended, which the library's matmul,
-// behind an event, cannot. Blocks of h that are there first keep whole clusters of the library's waiting.
+// belong to. So few blocks that they fit beside a matmul of the library, and begin before it: they are on the main
+// queue and begin before the kernel ahead has ended, which the library's matmul, behind an event, cannot. As one
+// cluster they take multiprocessors of one part of the GPU, so that no cluster of the library's has to wait for them,
+// and each loads a part of A for all.
 constexpr int kGroupsPerBlock = kTileOutputs / kInnerColumns;
 
 struct InnerGroup {
@@ -249,9 +250,14 @@ __device__ void fill_groups(const RingAdapter& adapter, const CopyRing& all, int
     for (int g = 0; g < groups; ++g) {
       const InnerGroup group = InnerGroup::of(adapter, first_group + g);
 #pragma unroll
-      for (int b = 0; b < S::kBoxes; ++b)
-        copy_box(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + g * 128 * kInnerColumns, adapter.a[group.pair],
-                 (step * S::kBoxes + b) * kBoxColumns, group.column, ring.full());
+      for (int b = 0; b < S::kBoxes; ++b) {
+        const uint32_t to = ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + g * 128 * kInnerColumns;
+        const int col = (step * S::kBoxes + b) * kBoxColumns;
+        if constexpr (S::kCluster == 1)
+          copy_box(to, adapter.a[group.pair], col, group.column, ring.full());
+        else if ((g * S::kBoxes + b) % S::kCluster == cluster_rank())
+          copy_box_to_blocks(to, adapter.a[group.pair], col, group.column, ring.full(), (1 << S::kCluster) - 1);
+      }
     }
   };
   const auto load_x = [&](const CopyRing& ring, int step) {
@@ -272,12 +278,16 @@ __global__ void __launch_bounds__(kRingThreads)
     const int groups = min(kGroupsPerBlock, adapter.column_blocks - first_group);
     const int first_token = static_cast<int>(blockIdx.x) * S::kTokens;
     const CopyRing ring = begin_ring<S>(shared);
+    wait_for_rings<S>();
     if (warp == kWarpgroup / 32) {
       if (lane == 0) fill_groups<S>(adapter, ring, first_group, groups, first_token, steps);
+      leave_rings<S>();
       return;
     }
+    wait_for_previous();
     float acc[S::kTokenTiles][4] = {};
     accumulate_ring<S>(acc, steps, ring, warp, lane);
+    leave_rings<S>();
     if (warp >= groups) return;
     const InnerGroup group = InnerGroup::of(adapter, first_group + warp);
     const RingPair& pair = adapter.pair[group.pair];
@@ -296,13 +306,16 @@ __global__ void __launch_bounds__(kRingThreads)
   }
 }
 
+template <int kCluster>
 void launch_inner_groups(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
-  using S = Shape<kRingTileRows, kTileOutputs, 2>;
+  using S = Shape<kRingTileRows, kTileOutputs, 2, kCluster>;
   const RingAdapter adapter = ring_adapter<S>(x, inner);
-  const dim3 grid(static_cast<unsigned>((x.rows + S::kTokens - 1) / S::kTokens),
+  const int64_t tokens = S::kTokens * kCluster;
+  const dim3 grid(static_cast<unsigned>((x.rows + tokens - 1) / tokens * kCluster),
                   static_cast<unsigned>((adapter.column_blocks + kGroupsPerBlock - 1) / kGroupsPerBlock));
   allow_shared<inner_groups_kernel<S>>(S::kSharedBytes);
-  inner_groups_kernel<S><<<grid, kRingThreads, S::kSharedBytes, stream>>>(adapter, x.rows, x.cols);
+  launch_early_clusters(kCluster, inner_groups_kernel<S>, grid, kRingThreads, S::kSharedBytes, stream, adapter, x.rows,
+                        x.cols);
 }
 
 template <int kTokens>
@@ -319,8 +332,10 @@ void launch_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t strea
 bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
   // Each block fills a multiprocessor, and a large matmul that runs beside it leaves few of them free.
   if (!has_copy_engine() || !x.aligned || x.rows > kRingRows) return false;
-  if (x.rows > kRingTileRows)
-    launch_inner_groups(x, inner, stream);
+  if (x.rows > 2 * kRingTileRows)
+    launch_inner_groups<4>(x, inner, stream);
+  else if (x.rows > kRingTileRows)
+    launch_inner_groups<2>(x, inner, stream);
   else
     (x.rows <= 8 ? launch_inner<8> : launch_inner<16>)(x, inner, stream);
   return true;

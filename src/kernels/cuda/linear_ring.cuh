@@ -19,7 +19,6 @@ struct Shape {
   static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
   // Blocks that form a cluster: they compute the same outputs, and each loads as many boxes of the weight for all.
   static constexpr int kCluster = kCluster_;
-  static_assert(kBoxes % kCluster == 0);
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
   static constexpr int kWarpgroups = (kRows + kTileOutputs - 1) / kTileOutputs;
   static constexpr int kThreads = kWarpgroups * kWarpgroup + 32;
@@ -156,6 +155,7 @@ __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW&
 template <class S>
 __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUtensorMap& x, int first_token,
                                                 const CUtensorMap& w, int first_row, int rows, int steps) {
+  static_assert(S::kBoxes % S::kCluster == 0);
   const auto load_w = [&](const CopyRing& at, int step) {
     barrier_expect(at.full(), S::kBoxes * (S::kXBytes + 128 * rows));
 #pragma unroll
