@@ -230,6 +230,36 @@ TEST_F(AttentionCudaTest, EndsWhateverElseTheGpuDoes) {
   busy.join();
 }
 
+// As a trainer and a rollout engine launch at the same time: sequences of one span and of several take different
+// amounts of shared memory.
+TEST_F(AttentionCudaTest, ThreadsDoNotChangeEachOthersLaunches) {
+  constexpr int kTimes = 5000;
+  for (const AttentionShape& wanted : {attention_shape(2, 1, 16), attention_shape(2, 1, 160)}) {
+    std::string failures[2];
+    const auto attend = [&](int64_t length, std::string& failure) {
+      Stream stream({.device = Device::cuda});
+      Workbench bench(stream);
+      const int64_t width = wanted.heads * wanted.head_dim, all = width + 2 * wanted.kv_heads * wanted.head_dim;
+      const Tensor qkv = bench.activations(random_values(length * all, 3, 2.0f), {length, all});
+      const KvCache cache(bench, wanted, rows_of_each(qkv, {length}));
+      const std::vector<AttentionSequence> sequences = {cache.sequence(0, 0, length, 0)};
+      const AttentionRows placed = place_sequences(sequences, cache.shape(), bench.arena, stream);
+      const Tensor o = bench.poisoned_activations({length, width});
+      try {
+        for (int i = 0; i < kTimes; ++i) attention_forward(o, {}, qkv.cols(0, width), cache.shape(), placed, stream);
+        stream.synchronize();
+      } catch (const std::exception& error) {
+        failure = error.what();
+      }
+    };
+    std::thread other([&] { attend(100, failures[0]); });
+    attend(700, failures[1]);
+    other.join();
+    EXPECT_EQ(failures[0], "");
+    EXPECT_EQ(failures[1], "");
+  }
+}
+
 TEST_F(AttentionCudaTest, DecodeGivesTheBitsOfPrefill) {
   for (const AttentionShape& shape : shapes()) {
     Stream stream({.device = Device::cuda});

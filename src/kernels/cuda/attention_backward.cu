@@ -286,9 +286,9 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   }
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     constexpr int kQueryBytes = 6 * kTileRows * kDim * static_cast<int>(sizeof(bf16));
-    allow_shared(query_kernel<kDim>, kQueryBytes, kOp);
+    allow_shared<query_kernel<kDim>>(kQueryBytes);
     query_kernel<kDim><<<blocks(num_tiles * shape.heads), kThreads, kQueryBytes, on>>>(arguments);
-    allow_shared(key_kernel<kDim>, sizeof(KeyShared<kDim>), kOp);
+    allow_shared<key_kernel<kDim>>(sizeof(KeyShared<kDim>));
     key_kernel<kDim><<<blocks(num_tiles * shape.kv_heads), kThreads, sizeof(KeyShared<kDim>), on>>>(arguments);
   });
   check_launch(kOp, {q});

@@ -255,7 +255,7 @@ template <int kDim>
 void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
   const int64_t items = max_groups(p.sequences, p.sequences.followers ? 1 : kGroups) * p.kv_heads;
-  allow_shared(key_kernel<kDim>, kBytes, "attention_backward");
+  allow_shared<key_kernel<kDim>>(kBytes);
   key_kernel<kDim><<<static_cast<unsigned>(std::min<int64_t>(items, multiprocessors)), kThreads, kBytes, stream>>>(p);
   check_launch("attention_backward");
 }

@@ -218,7 +218,7 @@ void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
   const auto ctas =
       static_cast<unsigned>(std::min<int64_t>(max_groups(p.sequences, kUnits) * p.heads, multiprocessors));
-  allow_shared(query_kernel<kDim>, kBytes, "attention_backward");
+  allow_shared<query_kernel<kDim>>(kBytes);
   query_kernel<kDim><<<ctas, kThreads, kBytes, stream>>>(p);
   check_launch("attention_backward");
 }

@@ -184,9 +184,9 @@ void launch_backward_wide(const Backward& p, Stream& stream) {
   constexpr const char* kOp = "attention_backward";
   const cudaStream_t on = stream_of(stream);
   const int64_t tiles = p.num_tiles * kParts;
-  allow_shared(query_wide_kernel, sizeof(QueryShared), kOp);
+  allow_shared<query_wide_kernel>(sizeof(QueryShared));
   query_wide_kernel<<<static_cast<unsigned>(tiles * p.heads), kThreads, sizeof(QueryShared), on>>>(p);
-  allow_shared(key_wide_kernel, sizeof(KeyShared), kOp);
+  allow_shared<key_wide_kernel>(sizeof(KeyShared));
   key_wide_kernel<<<static_cast<unsigned>(tiles * p.kv_heads), kThreads, sizeof(KeyShared), on>>>(p);
 }
 

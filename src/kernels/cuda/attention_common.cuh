@@ -280,11 +280,6 @@ void for_head_dim(int64_t head_dim, const Launch& launch) {
     launch.template operator()<128>();
 }
 
-template <class Kernel>
-void allow_shared(Kernel* kernel, int bytes, const char* op) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op);
-}
-
 // attention_decode.cu: every sequence has one row.
 void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape,
                       const DeviceSequences& sequences, Stream& stream);

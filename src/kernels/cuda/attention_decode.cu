@@ -293,7 +293,7 @@ void attention_decode(Tensor o, Tensor stats, ConstTensor q, const AttentionShap
   const auto launch = [&]<class P>() {
     constexpr int kBytes = sizeof(DecodeShared<P>);
     arguments.early_ctas = P::kCtas * library_of(stream).multiprocessors;
-    allow_shared(decode_kernel<P>, kBytes, "attention_forward");
+    allow_shared<decode_kernel<P>>(kBytes);
     launch_early(decode_kernel<P>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments);
   };
   if (is_wide(shape.head_dim)) {

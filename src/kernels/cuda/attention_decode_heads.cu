@@ -184,7 +184,7 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
     constexpr int kBytes = sizeof(HeadsShared<P>);
     fits = sizeof(HeadsShared<P>) <= shared_limit();
     if (!fits) return;
-    allow_shared(heads_decode_kernel<kDim>, kBytes, "qk_norm_rope_attention_forward");
+    allow_shared<heads_decode_kernel<kDim>>(kBytes);
     launch_early(heads_decode_kernel<kDim>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments, heads);
   });
   check_launch("qk_norm_rope_attention_forward", {qkv, o});

@@ -140,14 +140,12 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
   for_head_dim(shape.head_dim, [&]<int kDim>() {
     int cta_heads = shape.heads / shape.kv_heads % kMaxHeads == 0 ? kMaxHeads : 1;
     constexpr int tiles = 4 * kKeyBlock * kDim * static_cast<int>(sizeof(bf16));
+    constexpr int kTotalsOfHead = kWarpsPerHead * 32 * kDim / 8 * static_cast<int>(sizeof(float4));
     // No running totals are needed where no row can see two spans.
-    const auto totals_of = [&](int heads) {
-      const int threads = heads * kWarpsPerHead * 32;
-      return sequences.max_positions > kKeySpan ? threads * kDim / 8 * static_cast<int>(sizeof(float4)) : 0;
-    };
+    const auto totals_of = [&](int heads) { return sequences.max_positions > kKeySpan ? heads * kTotalsOfHead : 0; };
     if (static_cast<size_t>(tiles + totals_of(cta_heads)) > shared_limit()) cta_heads = 1;
     const int totals = totals_of(cta_heads), threads = cta_heads * kWarpsPerHead * 32;
-    allow_shared(forward_kernel<kDim>, tiles + totals, "attention_forward");
+    allow_shared<forward_kernel<kDim>>(std::min<size_t>(tiles + kMaxHeads * kTotalsOfHead, device_shared_limit()));
     forward_kernel<kDim><<<static_cast<unsigned>(sequences.num_tiles * (shape.heads / cta_heads)), threads,
                            static_cast<size_t>(tiles + totals), stream_of(stream)>>>(arguments);
   });

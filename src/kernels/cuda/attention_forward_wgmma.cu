@@ -230,7 +230,7 @@ void launch(const Forward& p, int multiprocessors, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
   const auto ctas =
       static_cast<unsigned>(std::min<int64_t>(max_groups(p.sequences, kUnits) * p.heads, multiprocessors));
-  allow_shared(forward_kernel<kDim>, kBytes, "attention_forward");
+  allow_shared<forward_kernel<kDim>>(kBytes);
   forward_kernel<kDim><<<ctas, kThreads, kBytes, stream>>>(p);
 }
 

@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(kThreads, 1) forward_wide_kernel(const Forward
 
 void launch_forward_wide(const Forward& p, Stream& stream) {
   constexpr int kTiles = (kKeyElements + kValueElements) * static_cast<int>(sizeof(bf16));
+  constexpr int kTotals = kThreads * kHalfColumns / 8 * static_cast<int>(sizeof(float4));
   // No running totals are needed where no row can see two spans.
-  const int totals =
-      p.sequences.max_positions > kKeySpan ? kThreads * kHalfColumns / 8 * static_cast<int>(sizeof(float4)) : 0;
-  allow_shared(forward_wide_kernel, kTiles + totals, "attention_forward");
+  const int totals = p.sequences.max_positions > kKeySpan ? kTotals : 0;
+  allow_shared<forward_wide_kernel>(kTiles + kTotals);
   forward_wide_kernel<<<static_cast<unsigned>(2 * p.sequences.num_tiles * p.heads), kThreads,
                         static_cast<size_t>(kTiles + totals), stream_of(stream)>>>(p);
 }

@@ -52,6 +52,15 @@ bool has_sm90();
 size_t device_shared_limit();
 size_t shared_limit();
 
+// Lets kKernel use this much dynamic shared memory, the most that any of its launches takes. Only the first call does:
+// if another thread set less between this and the launch, the launch would fail.
+template <auto kKernel>
+void allow_shared(size_t bytes) {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  check(allowed, "shared memory of a kernel");
+}
+
 // ---- kernels that overlap (programmatic dependent launch) ----
 //
 // A kernel launched by launch_early may begin while those before it on the stream still run. So each calls

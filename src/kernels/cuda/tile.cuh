@@ -138,12 +138,4 @@ __device__ __forceinline__ void pipeline(int steps, const Load& load, const Comp
   }
 }
 
-// Lets `kernel` use this much dynamic shared memory; called once per kernel.
-template <auto kKernel>
-void allow_shared(size_t bytes) {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  check(allowed, "shared memory of a kernel");
-}
-
 }  // namespace lockstep::kernels::cuda
