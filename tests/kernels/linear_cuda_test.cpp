@@ -210,8 +210,7 @@ void check_adapted_linear(KernelChoice choice) {
   check(3072, 16, {1024});
   check(1536, 16, {1072});   // outputs that fill no tile
   check(264, 16, {24, 40});  // few columns, a contraction that fills no stage
-  // A block's outputs are of all pairs; with the larger rank their h does not fit into a stage of the ring.
-  for (const int64_t rank : {16, 64}) check(1024, rank, {16, 16, 32});
+  for (const int64_t rank : {16, 64}) check(4096, rank, {16, 16, 32});  // a block's outputs are of all pairs
   EXPECT_GT(whole, 0) << "no product was made in one launch";
 }
 
@@ -275,6 +274,33 @@ TEST(LoraCuda, AdaptedLinearOfWhatIsNotFinite) {
     lora_expand(c.y, c.h, c.pairs, stream);
     expect_same_rows(together, bytes_of(c.y, stream), c.what);
   });
+}
+
+// The ranks that gate's pair lacks beside up's add nothing, not 0 times infinity.
+TEST(LoraCuda, SwigluOfInfiniteRowsAndPairsOfOtherRanks) {
+  SKIP_WITHOUT_GPU();
+  lockstep::testing::GpuStream stream;
+  Workbench bench(stream);
+  const int64_t rows = 5, depth = 1024, width = 3072;
+  const auto positive = [&](int64_t n, int64_t m) {
+    return bench.activations(std::vector<float>(static_cast<size_t>(n * m), 0.25f), {n, m});
+  };
+  std::vector<float> input(static_cast<size_t>(rows * depth), 0.125f);
+  input[0] = INFINITY;
+  const PackedWeight weight =
+      bench.weight(std::vector<float>(static_cast<size_t>(2 * width * depth), 0.25f), 2 * width, depth);
+  const std::vector<LoraPair> pairs = {{.a = positive(16, depth), .b = positive(16, width)},
+                                       {.a = positive(32, depth), .b = positive(32, width), .out_begin = width}};
+  const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = rows, .pairs = pairs}};
+  const Tensor act = bench.poisoned_activations({rows, width});
+  linear({.y = bench.poisoned_activations({rows, 2 * width}),
+          .input = {.x = bench.activations(input, {rows, depth})},
+          .weight = weight,
+          .adapters = {.segments = segments, .arena = &bench.arena},
+          .act = act,
+          .keep_y = false},
+         stream);
+  EXPECT_EQ(bench.read(act.rows(0, 1)), std::vector<float>(static_cast<size_t>(width), INFINITY));
 }
 
 // One chain, as every matmul: h is what linear_forward makes with A as its weight.

@@ -101,9 +101,9 @@ class RankRowsCuda : public BenchCuda {
 // many rows; with SwiGLU in the launch and behind it.
 TEST_F(RankRowsCuda, RowsOfSeveralAdaptersAreThoseOfEachAlone) {
   const std::vector<Work> all = {
-      {.depth = 256, .outputs = 512, .pairs = {{0, 256}, {256, 128}, {384, 128}}},  // q, k, v
-      {.depth = 512, .outputs = 256, .pairs = {{0, 256}}},                          // o, down
-      {.depth = 256, .outputs = 768, .pairs = {{0, 384}, {384, 384}}, .swiglu = true}};
+      {.depth = 512, .outputs = 512, .pairs = {{0, 256}, {256, 128}, {384, 128}}},  // q, k, v
+      {.depth = 1024, .outputs = 256, .pairs = {{0, 256}}},                         // o, down
+      {.depth = 512, .outputs = 768, .pairs = {{0, 384}, {384, 384}}, .swiglu = true}};
   for (const Work& work : all)
     for (const auto& [ranks, used] : {std::pair<int64_t, int64_t>{16, 16}, {16, 3}, {32, 24}})
       for (const int32_t rows : {2, 7, 16, 33, 64, 65, 130, 256, 300, 700}) {
@@ -112,6 +112,37 @@ TEST_F(RankRowsCuda, RowsOfSeveralAdaptersAreThoseOfEachAlone) {
         if (ranks == 16) expect_as_alone(work, rows, {rows / 3, rows / 3, rows / 2, rows}, ranks, used);
         if (HasFatalFailure()) return;
       }
+}
+
+// h where it has a launch of its own.
+TEST_F(RankRowsCuda, HOfSeveralAdaptersIsThatOfEachAlone) {
+  const Work work{.depth = 512, .outputs = 512, .pairs = {{0, 256}, {256, 128}, {384, 128}}};
+  const int64_t count = 2, ranks = 32, pair_ranks = count * ranks;
+  for (const int32_t rows : {5, 64, 65, 128, 130, 256, 300}) {
+    const Arena::Scope scope(bench_->arena);
+    Adapters adapters = adapters_of(work, count, ranks, ranks);
+    const std::vector<int32_t> bounds = {0, rows / 3, rows / 3, rows};
+    const auto placed = upload(std::span<const int32_t>(bounds), bench_->arena, *stream_);
+    for (LoraPair& pair : adapters.together) pair.rank_rows = {.rows = placed.data(), .adapters = count};
+    const Tensor x = activations(rows, work.depth, 2);
+    const Tensor together = bench_->poisoned_activations({rows, total_rank(adapters.together)});
+    lora_shrink(together, x, adapters.together, *stream_);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t begin = bounds[static_cast<size_t>(2 * i)], end = bounds[static_cast<size_t>(2 * i + 1)];
+      const Tensor alone =
+          bench_->poisoned_activations({end - begin, total_rank(adapters.apart[static_cast<size_t>(i)])});
+      lora_shrink(alone, x.rows(begin, end), adapters.apart[static_cast<size_t>(i)], *stream_);
+      for (int64_t p = 0; p < 3; ++p) {
+        const Tensor own = together.rows(begin, end).cols(p * pair_ranks + i * ranks, p * pair_ranks + (i + 1) * ranks);
+        const Tensor other =
+            together.rows(begin, end).cols(p * pair_ranks + (1 - i) * ranks, p * pair_ranks + (2 - i) * ranks);
+        EXPECT_EQ(bench_->read(own), bench_->read(alone.cols(p * ranks, (p + 1) * ranks)))
+            << rows << " rows, adapter " << i << ", pair " << p;
+        EXPECT_EQ(bench_->read(other), std::vector<float>(static_cast<size_t>((end - begin) * ranks)))
+            << rows << " rows, adapter " << i << ", pair " << p;
+      }
+    }
+  }
 }
 
 // Widths that TMA does not take.

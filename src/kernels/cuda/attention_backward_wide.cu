@@ -181,7 +181,6 @@ __global__ void __launch_bounds__(kThreads, 1) key_wide_kernel(const Backward p)
 }  // namespace
 
 void launch_backward_wide(const Backward& p, Stream& stream) {
-  constexpr const char* kOp = "attention_backward";
   const cudaStream_t on = stream_of(stream);
   const int64_t tiles = p.num_tiles * kParts;
   allow_shared<query_wide_kernel>(sizeof(QueryShared));

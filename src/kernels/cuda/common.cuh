@@ -52,13 +52,15 @@ bool has_sm90();
 size_t device_shared_limit();
 size_t shared_limit();
 
-// Lets kKernel use this much dynamic shared memory, the most that any of its launches takes. Only the first call does:
-// if another thread set less between this and the launch, the launch would fail.
+// Lets kKernel use this much dynamic shared memory, the most that any of its launches takes. Only the first call that
+// succeeds does: if another thread set less between this and the launch, the launch would fail.
 template <auto kKernel>
 void allow_shared(size_t bytes) {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  check(allowed, "shared memory of a kernel");
+  [[maybe_unused]] static const bool allowed = [&] {
+    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+          "shared memory of a kernel");
+    return true;
+  }();
 }
 
 // ---- kernels that overlap (programmatic dependent launch) ----

@@ -17,7 +17,7 @@ struct Staging;        // pack.cu: pinned host buffers for uploads
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;  // of cuBLASLt
-  // Zero between launches: one of linear_ring_adapter.cuh, two of attention_work.cuh, then those of lora_backward.
+  // Zero between launches: the first of linear_ring_adapter.cuh, attention_counters(), ready_counters().
   Buffer counters;
   Buffer passing_h;             // zero between launches: of linear_ring_adapter.cuh
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones

@@ -77,7 +77,8 @@ namespace {
 // The part of the adapter that linear_ring.cu's launch computes; `nothing` if it is not suitable. With memory to pass h
 // through, that launch also adds h B where it can.
 LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, const PassingH& passing) {
-  if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxInnerRank) return {};
+  constexpr int64_t kMaxRank = 256;  // sum over all pairs: with more, the blocks that compute h delay those of the base
+  if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxRank) return {};
   LoraShrinks inner{.pairs = pairs,
                     .h = data_of<bf16>(h),
                     .h_stride = h.row_stride,
@@ -130,9 +131,9 @@ bool inner_fits_beside(int64_t rows) {
   return rows > kRingTileRows && rows <= kRingRows;
 }
 
-bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
+bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Stream& stream) {
   Library& library = library_of(stream);
-  const LoraShrinks inner = lora_shrinks(h, call.adapters.segments[0].pairs, passing_of(library, call));
+  const LoraShrinks inner = lora_shrinks({}, call.adapters.segments[0].pairs, passing_of(library, call));
   if (inner.pairs.empty() || !inner.expand) return false;
   return ring_swiglu(forward_matmul(call.act, x, call.weight, call.bias, {}, stream), &inner, library.multiprocessors,
                      stream_of(stream));

@@ -106,8 +106,8 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
   if (call.keep_y || !is_one_adapter(adapters, x[0]))
     return kernels::swiglu_forward(call.act, begin_adapted(call, x, call.keep_y, stream), call.keep_y, stream);
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
+  if (adapted_swiglu_forward(call, x, stream)) return;
   const Tensor h = inner_of(adapters, x);
-  if (adapted_swiglu_forward(call, x, h, stream)) return;
   if (x[0] <= kMaxBesideRows)
     return kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, false, stream), false, stream);
   const LoraDelta delta{.h = h, .pairs = pairs};

@@ -38,7 +38,7 @@ bool inner_fits_beside(int64_t rows);
 
 // These return false, and have done nothing, if no such launch supports the arguments.
 // act = swiglu of (x W^T + bias + the adapter's part), for rows of one adapter. Neither gate_up nor h is written.
-bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream);
+bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Stream& stream);
 // y (or, with `swiglu`, the activation) of the normalized input, which is never written.
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream);

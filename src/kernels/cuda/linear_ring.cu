@@ -225,9 +225,9 @@ __global__ void __launch_bounds__(kRingThreads)
 
 // More than one tile of rows: a block computes four groups of 16 columns of h, one per warp, whichever pairs they
 // belong to. So few blocks that they fit beside a matmul of the library, and begin before it: they are on the main
-// queue and begin before the kernel ahead has ended, which the library's matmul, behind an event, cannot. As one
-// cluster they take multiprocessors of one part of the GPU, so that no cluster of the library's has to wait for them,
-// and each loads a part of A for all.
+// queue and begin before the kernel ahead has ended, which the library's matmul, behind an event, cannot. All tokens'
+// blocks of the same columns form a cluster: its multiprocessors are in one part of the GPU, where the library's
+// clusters still fit beside it, and its blocks take turns to load a box of A for all.
 constexpr int kGroupsPerBlock = kTileOutputs / kInnerColumns;
 
 struct InnerGroup {

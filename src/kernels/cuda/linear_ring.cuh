@@ -17,7 +17,7 @@ inline constexpr int kTileOutputs = 64;  // rows of a wgmma
 template <int kTokens_, int kRows_, int kBoxes_, int kCluster_ = 1>
 struct Shape {
   static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
-  // Blocks that form a cluster: they compute the same outputs, and each loads as many boxes of the weight for all.
+  // Blocks that form a cluster: they compute the same outputs, and take turns to load a box of the weight for all.
   static constexpr int kCluster = kCluster_;
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
   static constexpr int kWarpgroups = (kRows + kTileOutputs - 1) / kTileOutputs;

@@ -17,6 +17,7 @@
 namespace lockstep::kernels::cuda {
 
 inline constexpr uint32_t kTileBytes = 32 * sizeof(uint2);  // of 16 ranks of 8 tokens of h, on their way
+inline constexpr uint32_t kReceivedTiles = 128;             // where the tiles begin in what a block has received of h
 
 struct RingPair {
   const bf16* b;
@@ -205,8 +206,8 @@ __device__ __forceinline__ CopyRing free_stage(CopyRing ring, int steps) {
   return ring;
 }
 
-// A lane's part of the tiles of h that a warp loads together: four words of each. Half of a warp loads a tile. If there
-// is one tile of tokens, the other half loads that of the next column block.
+// A lane's part of the tiles of h that a warp loads together: four words of each. Half of a warp loads a tile. Kernels
+// of 8 tokens have no more rows, so that the other half loads the tile of the next column block.
 template <int kTokenTiles>
 struct ArrivingTiles {
   static constexpr int kLoads = (kTokenTiles + 1) / 2, kColumnBlocks = kTokenTiles == 1 ? 2 : 1;
@@ -248,11 +249,12 @@ __device__ __forceinline__ void receive_inner(const RingAdapter& adapter, const 
                                               const CopyRing& stage, uint32_t others, int lane) {
   using Tiles = ArrivingTiles<S::kTokenTiles>;
   constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
-  const int64_t begin = clock64();
+  static_assert(S::kStages > 1);                          // the last step's stage is not released
   const int half = lane / 16, first_tile = first_token / 8;
   auto* const passing = reinterpret_cast<uint4*>(adapter.passing_h);
   __syncwarp();
   barrier_wait(stage.empty(), stage.parity ^ 1);
+  const int64_t begin = clock64();
   if (lane == 0) asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(stage.at()), "r"(needed.begin) : "memory");
 #pragma unroll 1
   for (int block = needed.begin; block < needed.end; block += Tiles::kColumnBlocks) {
@@ -304,10 +306,10 @@ struct DeltaOutput {
   __device__ __forceinline__ uint32_t masked(uint32_t word, int k) const {
     return k < rank ? word : 0;
   }
-  // Where its ranks of group g lie among those received, counted in column blocks from `begin`. Beyond the pair's ranks
-  // any values, because the weights there are zeros.
+  // Where its ranks of group g lie among those received, counted in column blocks from `begin`; if it has none,
+  // anywhere.
   __device__ __forceinline__ int received(int g, int begin) const {
-    return max(min(first_block + g, first_block + (rank - 1) / kInnerColumns) - begin, 0);
+    return max(first_block + g - begin, 0);
   }
   // What is added to y; `value` and `y` have been rounded to the storage type.
   __device__ __forceinline__ float add(float value, float delta) const {
@@ -349,6 +351,7 @@ class TileDelta {
       for (int i = 0; i < 4; ++i)
         b[i] = output_[i % 2].masked(b_[g][i][0] | uint32_t{b_[g][i][1]} << 16, rank_of(g, i / 2));
       const auto add_tiles = [&](float(&sums)[kTokenTiles][4], const DeltaOutput& output) {
+        if (kGroups > 1 && g * kInnerColumns >= output.rank) return;  // 0 times another group's h need not be 0
         const uint32_t from = tiles + output.received(g, begin) * kTokenTiles * kTileBytes;
 #pragma unroll
         for (int j = 0; j < kTokenTiles; ++j) {

@@ -107,12 +107,12 @@ void launch(const Matmul& p, const LoraShrinks* inner, cudaStream_t stream) {
 
 struct SwigluKernel {
   int rows;
-  int64_t received_blocks;
   void (*launch)(const Matmul&, const LoraShrinks*, cudaStream_t);
 };
 template <class S>
 constexpr SwigluKernel kernel_of() {
-  return {S::kRows, received_blocks<S>(), launch<S>};
+  static_assert(received_blocks<S>() >= PassingH::kColumnBlocks);  // gates and ups may be of all pairs
+  return {S::kRows, launch<S>};
 }
 template <int kTokens, int kBoxes>
 constexpr std::array<SwigluKernel, 3> kernels_of() {
@@ -138,9 +138,6 @@ bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessor
   const int64_t rows = p.x.rows;
   const std::span<const SwigluKernel> few = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : kOf32;
   const std::span<const SwigluKernel> kernels = rows <= 32 ? few : kOf64;
-  // A block has outputs of the gates and of the ups, so it may receive all of h.
-  const int64_t received = std::ranges::min(kernels, {}, &SwigluKernel::received_blocks).received_blocks;
-  if (adapter && adapter->column_blocks() > received) return false;
   const int64_t inner_blocks = adapter ? adapter->blocks(rows, kInnerTokens) : 0;
   // The load of the multiprocessor that finishes last; starting a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {

@@ -48,9 +48,7 @@ struct Matmul {
 // The pairs of an adapter that a matmul's launch computes: h = x A, all pairs side by side in one matrix, then, if
 // `expand`, y += scale h B. Without pairs there is nothing to compute.
 inline constexpr int kMaxInner = kMaxSitePairs;
-inline constexpr int kInnerColumns = 16;         // columns of h per block
-inline constexpr int64_t kMaxInnerRank = 256;    // of all pairs: with more, the blocks of h delay those of the base
-inline constexpr uint32_t kReceivedTiles = 128;  // what a block has received of h: a few bytes, then its tiles
+inline constexpr int kInnerColumns = 16;  // columns of h per block
 
 // Through which a launch passes h from the blocks that compute it to those that add h B (linear_ring_adapter.cuh):
 // device memory that is zero between launches.
@@ -58,6 +56,7 @@ struct PassingH {
   uint2* h = nullptr;
   uint32_t* received = nullptr;  // number of blocks that have received h
 
+  static constexpr int64_t kColumnBlocks = kMaxInner * kMaxStackedRank / kInnerColumns;  // at most
   static constexpr int64_t bytes_of_column_block(int64_t tokens) { return tokens * kInnerColumns * 2; }
 };
 
