@@ -10,7 +10,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kMinScratchBytes = size_t{16} << 20;
-constexpr size_t kPassingBytes = PassingH::kColumnBlocks * PassingH::bytes_of_column_block(kRingRows);
+constexpr size_t kExchangeBytes = InnerExchange::kColumnBlocks * InnerExchange::bytes_of_column_block(kRingRows);
 
 // cuBLASLt's handles are never destroyed: that synchronizes the device, which invalidates any graph capture that
 // another thread has open (core/cuda/queues.h). Handles of streams that are gone are reused by later streams.
@@ -49,7 +49,7 @@ class Handles {
 Library::Library(Stream&)
     : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
       counters((4 + kMaxReady) * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda),
-      passing_h(kPassingBytes, Buffer::Fill::zero, Device::cuda) {
+      h_exchange(kExchangeBytes, Buffer::Fill::zero, Device::cuda) {
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   blas = Handles::get().take();  // last, because the destructor does not run if the constructor throws
 }

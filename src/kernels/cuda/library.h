@@ -19,7 +19,7 @@ struct Library {
   Buffer workspace;  // of cuBLASLt
   // Zero between launches: the first of linear_ring_adapter.cuh, attention_counters(), ready_counters().
   Buffer counters;
-  Buffer passing_h;             // zero between launches: of linear_ring_adapter.cuh
+  Buffer h_exchange;            // zero between launches: of linear_ring_adapter.cuh
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;

@@ -74,27 +74,23 @@ void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTe
 
 namespace {
 
-// The part of the adapter that linear_ring.cu's launch computes; `nothing` if it is not suitable. With memory to pass h
-// through, that launch also adds h B where it can.
-LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, const PassingH& passing) {
+// The part of the adapter that linear_ring.cu's launch computes; `nothing` if it is not suitable. With an exchange for
+// h, that launch also adds h B where it can.
+LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, const InnerExchange& exchange) {
   constexpr int64_t kMaxRank = 256;  // sum over all pairs: with more, the blocks that compute h delay those of the base
   if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxRank) return {};
-  LoraShrinks inner{.pairs = pairs,
-                    .h = data_of<bf16>(h),
-                    .h_stride = h.row_stride,
-                    .expand = passing.h != nullptr,
-                    .passing = passing};
+  LoraShrinks inner{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .exchange = exchange};
   for (const LoraPair& pair : pairs) {
     if (!operand(pair.a).aligned) return {};
     if (pair.rank() % 2 != 0 || pair.rank() > kMaxStackedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
-      inner.expand = false;
+      inner.exchange = {};
   }
   return inner;
 }
 // Nothing where the call keeps h, which is then stored for a launch of its own that adds h B.
-PassingH passing_of(const Library& library, const LinearCall& call) {
+InnerExchange exchange_of(const Library& library, const LinearCall& call) {
   if (!call.adapters.h.empty()) return {};
-  return {.h = static_cast<uint2*>(library.passing_h.data()),
+  return {.h = static_cast<uint2*>(library.h_exchange.data()),
           .received = static_cast<uint32_t*>(library.counters.data())};
 }
 
@@ -112,19 +108,19 @@ bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeigh
 
 AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
   Library& library = library_of(stream);
-  LoraShrinks inner = lora_shrinks(h, call.adapters.segments[0].pairs, passing_of(library, call));
+  LoraShrinks inner = lora_shrinks(h, call.adapters.segments[0].pairs, exchange_of(library, call));
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   if (inner.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
   Matmul sums = p;
   sums.end.bias = nullptr;  // the choice of a kernel does not depend on the bias
   const Choice choice = choose_linear(library, sums, stream);
-  const SmallKernel* const whole = inner.expand ? adapted_ring(library, p, choice, inner) : nullptr;
-  inner.expand = whole != nullptr;
+  const SmallKernel* const whole = inner.expands() ? adapted_ring(library, p, choice, inner) : nullptr;
+  if (!whole) inner.exchange = {};
   const SmallKernel* const kernel = whole ? whole : choice.kernel;
   if (!kernel || !kernel->ring()) return AdaptedPart::nothing;  // cuBLASLt is faster, with a separate launch for h
   kernel->launch_adapted(p, inner, stream_of(stream));
-  return inner.expand ? AdaptedPart::all : AdaptedPart::inner;
+  return whole ? AdaptedPart::all : AdaptedPart::inner;
 }
 
 bool inner_fits_beside(int64_t rows) {
@@ -133,8 +129,8 @@ bool inner_fits_beside(int64_t rows) {
 
 bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Stream& stream) {
   Library& library = library_of(stream);
-  const LoraShrinks inner = lora_shrinks({}, call.adapters.segments[0].pairs, passing_of(library, call));
-  if (inner.pairs.empty() || !inner.expand) return false;
+  const LoraShrinks inner = lora_shrinks({}, call.adapters.segments[0].pairs, exchange_of(library, call));
+  if (inner.pairs.empty() || !inner.expands()) return false;
   return ring_swiglu(forward_matmul(call.act, x, call.weight, call.bias, {}, stream), &inner, library.multiprocessors,
                      stream_of(stream));
 }

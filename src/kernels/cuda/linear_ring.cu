@@ -157,7 +157,7 @@ void launch(const Matmul& p, cudaStream_t stream) {
 template <class S>
 void launch_adapted(const Matmul& p, const LoraShrinks& inner, cudaStream_t stream) {
   const RingAdapter adapter = ring_adapter<Inner<S>>(p.x, inner);
-  if (!inner.expand) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, stream);
+  if (!inner.expands()) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, stream);
   with_groups(adapter, [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, stream); });
 }
 
@@ -253,9 +253,7 @@ __device__ void fill_groups(const RingAdapter& adapter, const CopyRing& all, int
       for (int b = 0; b < S::kBoxes; ++b) {
         const uint32_t to = ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + g * 128 * kInnerColumns;
         const int col = (step * S::kBoxes + b) * kBoxColumns;
-        if constexpr (S::kCluster == 1)
-          copy_box(to, adapter.a[group.pair], col, group.column, ring.full());
-        else if ((g * S::kBoxes + b) % S::kCluster == cluster_rank())
+        if ((g * S::kBoxes + b) % S::kCluster == cluster_rank())
           copy_box_to_blocks(to, adapter.a[group.pair], col, group.column, ring.full(), (1 << S::kCluster) - 1);
       }
     }

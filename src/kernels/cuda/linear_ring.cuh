@@ -178,8 +178,8 @@ __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUte
 
 // In a cluster, a stage is filled by several blocks, and so released at the barriers of all; but stages that are not
 // filled again are not released, so that each arrival is waited for, and none comes to a block that has ended.
-// kFrees: the filling warps also wait for the next stage that would be filled (free_stage).
-template <class S, bool kFrees = false>
+// kReleasesNext: one stage more is released and waited for, the one that a further step would fill (free_stage).
+template <class S, bool kReleasesNext = false>
 __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int warp, int lane) {
   wgmma_fence();
   const uint32_t tile = S::kWarpgroups > 1 ? warp / 4 * kTileOutputs * 128 : 0;
@@ -197,7 +197,7 @@ __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, Copy
     wgmma_commit();
     wgmma_wait<1>();
     if constexpr (S::kCluster > 1) {
-      if (step_of_ring > 0 && step_of_ring <= steps - S::kStages + kFrees && lane < S::kCluster)
+      if (step_of_ring > 0 && step_of_ring <= steps - S::kStages + kReleasesNext && lane < S::kCluster)
         barrier_arrive_at(previous, lane);
     } else {
       if (previous && lane == 0) barrier_arrive(previous);

@@ -2,9 +2,9 @@
 // blocks of the grid compute h, 16 columns of it for some tokens each, through rings of their own. The others meanwhile
 // compute the base's matmul; the warp that fills their ring then receives h, and the others add h B.
 //
-// h passes through memory that holds zeros between launches: a word of it, two ranks of a token, is stored inverted,
-// and so is its own sign of having arrived, without a fence or a counter. Rounding makes no word with all bits set
-// (what is not a number becomes 0x7fff). The last block to have received h writes zeros again.
+// Blocks exchange h through memory that holds zeros between launches. A word of it, two ranks of a token, is stored
+// inverted: rounding makes no word with all bits set (NaN becomes 0x7fff), so a word that is not 0 has arrived, and
+// neither a fence nor a counter is needed. The last block to have received h writes zeros again.
 //
 // Blocks start in the order of their indices, and those of h wait for no other block, so the launch always finishes,
 // however few multiprocessors there are. Should that ever fail, it aborts after kMaxWaitedCycles instead of hanging.
@@ -33,9 +33,9 @@ struct RingAdapter {
   bf16* h;                           // where h is stored for another launch
   int h_stride;
   const int2* rank_rows;  // begin and end of each adapter's rows; nullptr: one adapter
-  // Where h passes to the blocks of this launch: [column block, tile of 8 tokens, kTileBytes], each tile as mma_16816
-  // takes it, a lane's two words together.
-  uint2* passing_h;
+  // From where the blocks of this launch receive h: [column block, tile of 8 tokens, kTileBytes], each tile as
+  // mma_16816 takes it, a lane's two words together.
+  uint2* h_exchange;
   int token_tiles;
   uint32_t* received;  // number of blocks that have received h
 };
@@ -91,7 +91,7 @@ RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
   adapter.blocks = static_cast<int>(inner.blocks(x.rows, Shape::kTokens));
   adapter.h = inner.h, adapter.h_stride = static_cast<int>(inner.h_stride);
   adapter.rank_rows = reinterpret_cast<const int2*>(inner.pairs.front().rank_rows.rows);
-  adapter.passing_h = inner.passing.h, adapter.received = inner.passing.received;
+  adapter.h_exchange = inner.exchange.h, adapter.received = inner.exchange.received;
   adapter.token_tiles = static_cast<int>((x.rows + 7) / 8);
   return adapter;
 }
@@ -114,7 +114,7 @@ struct InnerRows {
 // Stores tiles of h, of which a lane has ranks lane / 4 and lane / 4 + 8, for the blocks that add h B. to: where the
 // lane's words of the first tile go; count: of the tiles that exist.
 template <int kTokenTiles>
-__device__ __forceinline__ void pass_inner(uint2* to, const float (&h)[kTokenTiles][4], int count) {
+__device__ __forceinline__ void send_inner(uint2* to, const float (&h)[kTokenTiles][4], int count) {
   // Both of a lane's tokens of a rank -> both ranks of a token, as stored.
   const auto word_of = [](float first, float second) {
     uint32_t word = pack_bf16(first, second);
@@ -129,9 +129,9 @@ __device__ __forceinline__ void pass_inner(uint2* to, const float (&h)[kTokenTil
   }
 }
 
-// S: an InnerShape. Only the first warp's 16 outputs of the tile are used. kPasses: to this launch, rather than to
-// memory. kLoader: the launch's last warp.
-template <class S, bool kPasses, int kLoader = kWarpgroup / 32>
+// S: an InnerShape. Only the first warp's 16 outputs of the tile are used. kSends: h goes to the blocks of this launch,
+// not to RingAdapter::h. kLoader: the launch's last warp.
+template <class S, bool kSends, int kLoader = kWarpgroup / 32>
 __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
                            int lane) {
   const int block = static_cast<int>(blockIdx.x) % adapter.column_blocks;
@@ -158,9 +158,9 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if (place.output_of(e) >= place.end || !rows.has(static_cast<int>(place.token_of(j, e)))) acc[j][e] = 0;
-  if constexpr (kPasses) {
+  if constexpr (kSends) {
     const int first_tile = first_token / 8;
-    return pass_inner(adapter.passing_h + (block * adapter.token_tiles + first_tile) * 32 + lane, acc,
+    return send_inner(adapter.h_exchange + (block * adapter.token_tiles + first_tile) * 32 + lane, acc,
                       adapter.token_tiles - first_tile);
   }
   bf16* const h = adapter.h + pair.h_begin + column;
@@ -197,7 +197,7 @@ struct ColumnBlocks {
 // The column blocks of h that a stage of a ring can hold.
 template <class S>
 constexpr int64_t received_blocks() {
-  return (S::kStageBytes - kReceivedTiles) / PassingH::bytes_of_column_block(S::kTokens);
+  return (S::kStageBytes - kReceivedTiles) / InnerExchange::bytes_of_column_block(S::kTokens);
 }
 // The stage of a block's ring that its `steps` steps leave free first.
 template <class S>
@@ -251,7 +251,7 @@ __device__ __forceinline__ void receive_inner(const RingAdapter& adapter, const 
   constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
   static_assert(S::kStages > 1);                          // the last step's stage is not released
   const int half = lane / 16, first_tile = first_token / 8;
-  auto* const passing = reinterpret_cast<uint4*>(adapter.passing_h);
+  auto* const exchange = reinterpret_cast<uint4*>(adapter.h_exchange);
   __syncwarp();
   barrier_wait(stage.empty(), stage.parity ^ 1);
   const int64_t begin = clock64();
@@ -259,7 +259,7 @@ __device__ __forceinline__ void receive_inner(const RingAdapter& adapter, const 
 #pragma unroll 1
   for (int block = needed.begin; block < needed.end; block += Tiles::kColumnBlocks) {
     const int tile = (block - needed.begin) * S::kTokenTiles + half;
-    const uint4* const from = passing + (block * adapter.token_tiles + first_tile + half) * 16 + lane % 16;
+    const uint4* const from = exchange + (block * adapter.token_tiles + first_tile + half) * 16 + lane % 16;
     const int count = S::kTokenTiles == 1 ? needed.end - block : min(S::kTokenTiles, adapter.token_tiles - first_tile);
     Tiles tiles;
     tiles.load(from, count, half);
@@ -273,7 +273,8 @@ __device__ __forceinline__ void receive_inner(const RingAdapter& adapter, const 
   const uint32_t before = lane == 0 ? atomicAdd(adapter.received, 1u) : 0;
   if (__shfl_sync(~0u, before, 0) != others - 1) return;
 #pragma unroll 1
-  for (int i = lane; i < adapter.column_blocks * adapter.token_tiles * 16; i += 32) passing[i] = make_uint4(0, 0, 0, 0);
+  for (int i = lane; i < adapter.column_blocks * adapter.token_tiles * 16; i += 32)
+    exchange[i] = make_uint4(0, 0, 0, 0);
   if (lane == 0) *adapter.received = 0;
 }
 template <int kThreads>

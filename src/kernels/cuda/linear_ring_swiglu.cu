@@ -111,7 +111,7 @@ struct SwigluKernel {
 };
 template <class S>
 constexpr SwigluKernel kernel_of() {
-  static_assert(received_blocks<S>() >= PassingH::kColumnBlocks);  // gates and ups may be of all pairs
+  static_assert(received_blocks<S>() >= InnerExchange::kColumnBlocks);  // gates and ups may be of all pairs
   return {S::kRows, launch<S>};
 }
 template <int kTokens, int kBoxes>

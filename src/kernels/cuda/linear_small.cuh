@@ -45,14 +45,14 @@ struct Matmul {
   Epilogue end;
 };
 
-// The pairs of an adapter that a matmul's launch computes: h = x A, all pairs side by side in one matrix, then, if
-// `expand`, y += scale h B. Without pairs there is nothing to compute.
+// The pairs of an adapter that a matmul's launch computes: h = x A, all pairs side by side in one matrix, and either h
+// is stored or, with an exchange, y += scale h B. Without pairs there is nothing to compute.
 inline constexpr int kMaxInner = kMaxSitePairs;
 inline constexpr int kInnerColumns = 16;  // columns of h per block
 
-// Through which a launch passes h from the blocks that compute it to those that add h B (linear_ring_adapter.cuh):
-// device memory that is zero between launches.
-struct PassingH {
+// Device memory through which the blocks of a launch that compute h hand it to those that add h B
+// (linear_ring_adapter.cuh); zero between launches.
+struct InnerExchange {
   uint2* h = nullptr;
   uint32_t* received = nullptr;  // number of blocks that have received h
 
@@ -64,9 +64,9 @@ struct LoraShrinks {
   std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;
   int64_t h_stride = 0;
-  // Add h B, too, and do not store h. Needs even ranks up to kMaxStackedRank and outputs in tiles of 16.
-  bool expand = false;
-  PassingH passing = {};
+  InnerExchange exchange = {};  // needs even ranks up to kMaxStackedRank and outputs in tiles of 16
+
+  bool expands() const { return exchange.h != nullptr; }
 
   int64_t column_blocks() const {
     int64_t across = 0;

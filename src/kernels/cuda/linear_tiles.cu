@@ -43,8 +43,8 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
 
 // ---- the warpgroups that compute ----
 
-// Adds, rounds and stores a warp's rows of a tile, slab by slab. computed_h: of these rows, with
-// Adds::computed; pairs: of the slabs before, gates and ups apart.
+// Adds, rounds and stores a warp's rows of a tile, slab by slab. computed_h: of these rows, with Adds::computed; pairs:
+// of the slabs before, gates and ups apart.
 template <End kEnd, Adds kAdds>
 __device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& call, const TileWalk& at, CopyRing& ring,
                                             const WarpRows& mine, const RowRanks& computed_h, ColumnPair (&pairs)[2]) {
