@@ -159,7 +159,7 @@ std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
            "samples with one prompt, stay whole)"},
           {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
            "what the backward pass recomputes: full: whole blocks | selective: norms, activation functions, "
-           "rotated q and k, x A | none: norms | auto: on a GPU the least that its memory allows, on a CPU selective"},
+           "rotated q and k, x A | none | auto: on a GPU the least that its memory allows, on a CPU selective"},
           {"--recompute-granularity", "HOW", choice("full|selective", "", set),
            "same as --recompute, under Megatron's name"},
           {"--gradient-checkpointing",

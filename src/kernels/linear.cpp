@@ -70,6 +70,7 @@ void require_call(const LinearCall& call, const char* op, const Stream& stream) 
   if (!call.input.norm_weight.empty()) {
     require_f32(call.input.norm_weight, {weight.depth}, op, "norm_weight");
     require_tensor(call.input.norm, dtype, {rows, weight.depth}, op, "norm");
+    if (!call.input.rstd.empty()) require_f32(call.input.rstd, {rows}, op, "rstd");
   }
   if (!call.act.empty()) {
     require_tensor(call.act, dtype, {rows, weight.rows / 2}, op, "act");
@@ -104,7 +105,7 @@ void require_call(const LinearBackwardCall& call, const char* op, const Stream& 
 void linear_on_cpu(const LinearCall& call, Stream& stream) {
   ConstTensor x = call.input.x;
   if (!call.input.norm_weight.empty()) {
-    rmsnorm_forward(call.input.norm, {}, x, call.input.norm_weight, call.input.norm_eps, stream);
+    rmsnorm_forward(call.input.norm, call.input.rstd, x, call.input.norm_weight, call.input.norm_eps, stream);
     x = call.input.norm;
   }
   const LinearAdapters& adapters = call.adapters;

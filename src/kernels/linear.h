@@ -18,6 +18,7 @@ struct LinearInput {
   ConstTensor norm_weight = {};  // [K] f32; empty: no norm
   float norm_eps = 0;
   Tensor norm = {};  // [T, K] activations: where the normalized rows may be written; not empty with a norm
+  Tensor rstd = {};  // [T] f32, or empty: written as by rmsnorm_forward; then `norm` is, too
 };
 
 // The adapters of the rows at this layer. Rows of no segment and no tile are base rows.

@@ -40,7 +40,8 @@ LinearCall part_of(const LinearCall& call, int64_t begin, int64_t end, const Pac
           .input = {.x = rows_of(call.input.x, begin, end),
                     .norm_weight = call.input.norm_weight,
                     .norm_eps = call.input.norm_eps,
-                    .norm = rows_of(call.input.norm, begin, end)},
+                    .norm = rows_of(call.input.norm, begin, end),
+                    .rstd = rows_of(call.input.rstd, begin, end)},
           .weight = weight,
           .bias = call.bias,
           .residual = rows_of(call.residual, begin, end),
@@ -69,7 +70,8 @@ void run_segment(const LinearCall& call, const LoraSegment& segment, Stream& str
   const Tensor act = part.act;
   // The norm is made here, so that what follows can read it.
   if (!part.input.norm_weight.empty()) {
-    rmsnorm_forward(part.input.norm, {}, part.input.x, part.input.norm_weight, part.input.norm_eps, stream);
+    rmsnorm_forward(part.input.norm, part.input.rstd, part.input.x, part.input.norm_weight, part.input.norm_eps,
+                    stream);
     part.input = {.x = part.input.norm};
   }
   part.bias = {}, part.residual = {}, part.act = {};

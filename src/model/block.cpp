@@ -15,7 +15,7 @@ kernels::QkNormRopeCall qk_norm_rope_call(int64_t layer, const Rows& rows, const
 kernels::UnfinishedLinear begin_qkv(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
   const AdaptedLinear qkv = adapted(w.qkv, rows, t.h.qkv);
-  kernels::LinearCall call = qkv.forward(t.qkv, normed(x, w.input_norm, t.norm, rows));
+  kernels::LinearCall call = qkv.forward(t.qkv, normed(x, w.input_norm, t.norm, t.norm_rstd, rows));
   call.keep_y = keeps(t);
   return kernels::begin_linear(call, *rows.stream);
 }
@@ -83,7 +83,7 @@ void block_forward_wanted(Tensor x, int64_t layer, const Rows& rows, const Wante
   const int64_t n = wanted.rows.size();
   if (n == 0) return;
   BlockTensors some;
-  some.norm = t.norm.rows(0, n);
+  some.norm = some.post_norm = t.norm.rows(0, n);
   some.att = t.att.rows(0, n);
   some.mid = t.mid.rows(0, n);
   some.mlp = t.mlp.first(n);

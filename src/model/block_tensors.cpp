@@ -4,7 +4,7 @@ namespace lockstep::model {
 
 BlockTensors inference_tensors(const ModelSpec& c, int64_t tokens, DType dtype, Arena& arena) {
   BlockTensors t;
-  t.norm = arena.alloc({tokens, c.width}, dtype);
+  t.norm = t.post_norm = arena.alloc({tokens, c.width}, dtype);
   t.qkv = arena.alloc({tokens, c.qkv_width()}, dtype);
   t.qk = t.qkv.cols(0, c.q_width() + c.kv_width());
   t.att = arena.alloc({tokens, c.q_width()}, dtype);
@@ -38,7 +38,7 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
   const ModelSpec& c = model.config();
   const int64_t count = shape.tokens;
   BlockTensors shared;
-  shared.norm = arena.alloc({count, c.width}, dtype);
+  shared.norm = shared.post_norm = arena.alloc({count, c.width}, dtype);
   allocate_recomputed(shared.mlp, c, count, dtype, arena);
   shared.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
   std::vector<BlockTensors> sets;
@@ -51,9 +51,13 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
     allocate_kept(t.mlp, c, count, dtype, arena);
     if (shape.recompute == Recompute::none) {
       if (i > 0) {
+        t.norm = arena.alloc({count, c.width}, dtype);
         allocate_recomputed(t.mlp, c, count, dtype, arena);
         t.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
       }
+      t.post_norm = arena.alloc({count, c.width}, dtype);
+      t.norm_rstd = arena.alloc({count});
+      t.post_norm_rstd = arena.alloc({count});
       if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
     }
     if (shape.kept_ranks > 0 && shape.kept_layers > 0) {  // else the one set is of layers without an adapter
@@ -68,12 +72,12 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
 TokenElements kept_elements(const ModelSpec& c, const PassShape& shape) {
   const int64_t sets = kept_sets(shape);
   const bool keeps_all = shape.recompute == Recompute::none;
-  const int64_t acts = keeps_all ? shape.kept_layers : 1;
+  const int64_t acts = keeps_all ? sets : 1, norms = keeps_all ? 2 * sets : 1;
   TokenElements elements;
-  elements.activations = c.width + sets * (c.qkv_width() + c.q_width() + c.width + mlp_kept(c)) +
+  elements.activations = norms * c.width + sets * (c.qkv_width() + c.q_width() + c.width + mlp_kept(c)) +
                          acts * (mlp_recomputed(c) + c.q_width() + c.kv_width()) + shape.kept_ranks;
   elements.floats = sets * 2 * c.heads;
-  if (keeps_all && c.qk_norm) elements.floats += shape.kept_layers * (c.heads + c.kv_heads);
+  if (keeps_all) elements.floats += sets * (2 + (c.qk_norm ? c.heads + c.kv_heads : 0));
   return elements;
 }
 

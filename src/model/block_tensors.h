@@ -14,16 +14,18 @@ namespace lockstep::model {
 
 // Inference reuses one set for all layers, training keeps one per layer.
 struct BlockTensors {
-  Tensor norm;   // [T, D]          n1, later n2
-  Tensor qkv;    // [T, Q + 2C]     q and k before norm and rope when `qk` lies elsewhere
-  Tensor qk;     // [T, Q + C]      after norm and rope: columns of qkv, or memory of its own
-  Tensor att;    // [T, Q]
-  Tensor stats;  // [T, H, 2] f32   empty when no backward follows
-  Tensor mid;    // [T, D]
+  Tensor norm;       // [T, D]          n1, input of qkv
+  Tensor qkv;        // [T, Q + 2C]     q and k before norm and rope when `qk` lies elsewhere
+  Tensor qk;         // [T, Q + C]      after norm and rope: columns of qkv, or memory of its own
+  Tensor att;        // [T, Q]
+  Tensor stats;      // [T, H, 2] f32   empty when no backward follows
+  Tensor mid;        // [T, D]
+  Tensor post_norm;  // [T, D]      n2, input of the MLP; the memory of n1 where backward computes both again
   MlpTensors mlp;
 
   // What backward reads instead of computing it again, or empty.
-  Tensor qk_rstd = {};  // [T * (H + C)] f32 of q, then of k
+  Tensor norm_rstd = {}, post_norm_rstd = {};  // [T] f32 of n1 and n2, which are kept then
+  Tensor qk_rstd = {};                         // [T * (H + C)] f32 of q, then of k
   struct Inner {
     Tensor qkv, o, gate_up, down;  // x A of each layer's adapter (kernels::LinearAdapters::h)
   } h = {};

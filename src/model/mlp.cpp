@@ -15,7 +15,8 @@ namespace {
 void forward_gate_up(Tensor act, int64_t layer, const Rows& rows, const BlockTensors& t) {
   const LayerWeights& w = weights_of(rows, layer);
   const AdaptedLinear gate_up = adapted(w.gate_up, rows, t.h.gate_up);
-  kernels::LinearCall call = gate_up.forward(t.mlp.gate_up, normed(t.mid, w.post_norm, t.norm, rows));
+  kernels::LinearCall call =
+      gate_up.forward(t.mlp.gate_up, normed(t.mid, w.post_norm, t.post_norm, t.post_norm_rstd, rows));
   call.act = act;
   call.keep_y = keeps(t);
   kernels::linear(call, *rows.stream);
@@ -64,9 +65,9 @@ bool mlp_backward(const BlockBackward& call) {
   const Arena::Scope scope(*call.rows.arena);
   const ConstTensor gate_up = kept_gate_up(call.rows, w, t);
   if (!activation_backward(call, w)) return false;
-  kernels::rmsnorm_forward(t.norm, g.rstd, t.mid, w.post_norm.view(), call.rows.config->norm_eps, stream);
-  if (!linear_backward(call, g.d_norm, t.mlp.gate_up, t.norm, w.gate_up, t.h.gate_up, gate_up)) return false;
-  kernels::rmsnorm_backward(g.d, g.d_norm, t.mid, w.post_norm.view(), g.rstd, true, stream);
+  const Tensor rstd = norm_again(call, t.mid, w.post_norm, t.post_norm, t.post_norm_rstd);
+  if (!linear_backward(call, g.d_norm, t.mlp.gate_up, t.post_norm, w.gate_up, t.h.gate_up, gate_up)) return false;
+  kernels::rmsnorm_backward(g.d, g.d_norm, t.mid, w.post_norm.view(), rstd, true, stream);
   return true;
 }
 

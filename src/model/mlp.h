@@ -6,7 +6,7 @@
 
 namespace lockstep::model {
 
-// y [T, D] from t.mid. Overwrites y and t.mlp.gate_up (unless nobody reads it), t.mlp.act; may write t.norm.
+// y [T, D] from t.mid. Overwrites y and t.mlp.gate_up (unless nobody reads it), t.mlp.act; may write t.post_norm.
 void mlp_forward(Tensor y, int64_t layer, const Rows& rows, const BlockTensors& t);
 
 // Only what backward reads: t.mlp.gate_up.

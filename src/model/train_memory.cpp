@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kAlignmentPerTensor = 256;
-constexpr int64_t kTensorsPerLayer = 9, kInnerPerLayer = std::size(kLayerLinears);
+constexpr int64_t kTensorsPerLayer = 12, kInnerPerLayer = std::size(kLayerLinears);
 constexpr int64_t kBookkeepingPerToken = 64;  // tokens, positions, target rows, outputs
 
 int64_t kv_elements(const ModelSpec& c, int64_t blocks) {

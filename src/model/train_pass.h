@@ -26,8 +26,8 @@ struct TrainBatch {
 };
 
 // What backward makes again instead of keeping it; the bits are the same.
-//   none       the outputs of norms
-//   selective  those of activation functions, rotated queries and keys, and the adapters' x A, too
+//   none       nothing
+//   selective  norms, activation functions, rotated queries and keys, and the adapters' x A
 //   full       whole blocks: only their inputs are kept
 enum class Recompute { none, selective, full };
 const char* recompute_name(Recompute recompute);

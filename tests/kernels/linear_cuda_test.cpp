@@ -153,12 +153,13 @@ struct Adapted {
 
 // check(case) for batches of few rows and of many, without and with bias and residual.
 template <class Check>
-void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_list<int64_t> outs, const Check& check) {
+void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_list<int64_t> outs, const Check& check,
+                 const std::vector<int64_t>& all_rows = {1, 3, 8, 9, 16, 31, 33, 63, 64, 65, 130, 256, 300}) {
   const Arena::Scope scope(bench.arena);
   const Pairs pairs = make_pairs(bench, in, rank, outs);
   const PackedWeight weight = weight_of(bench, pairs.out, in);
   const Tensor bias = bench.f32(random_values(pairs.out, 3), {pairs.out});
-  for (const int64_t rows : {1, 3, 8, 9, 16, 31, 33, 63, 64, 65, 130, 256, 300}) {
+  for (const int64_t rows : all_rows) {
     const Arena::Scope of_rows(bench.arena);
     const Tensor x = bench.activations(random_values(rows * in, 5), {rows, in});
     const Tensor residual = bench.activations(random_values(rows * pairs.out, 6), {rows, pairs.out});
@@ -180,28 +181,33 @@ void for_adapted(Workbench& bench, int64_t in, int64_t rank, std::initializer_li
   }
 }
 
+// Returns how many of its matmuls were one launch.
+int check_adapted(const Adapted& c, Stream& stream) {
+  int whole = 0;
+  std::vector<std::byte> together[2];
+  for (const bool keeps_h : {false, true}) {
+    UnfinishedLinear rest = begin_linear(c.call(keeps_h), stream);
+    whole += rest.complete();
+    finish(std::move(rest), stream);
+    together[keeps_h] = bytes_of(c.y, stream);
+  }
+  const std::vector<std::byte> inner = bytes_of(c.h, stream);
+  lora_shrink(c.h, c.x, c.pairs, stream);
+  linear({.y = c.y, .input = {.x = c.x}, .weight = c.weight, .bias = c.bias, .residual = c.residual}, stream);
+  lora_expand(c.y, c.h, c.pairs, stream);
+  expect_same_rows(together[0], bytes_of(c.y, stream), c.what);
+  expect_same_rows(together[1], bytes_of(c.y, stream), c.what + ", which keeps h");
+  expect_same_rows(inner, bytes_of(c.h, stream), c.what + ", h");
+  return whole;
+}
+
 void check_adapted_linear(KernelChoice choice) {
   lockstep::testing::GpuStream stream;
   choose_kernels(choice, stream);
   Workbench bench(stream);
-  int whole = 0;  // matmuls of one launch
+  int whole = 0;
   const auto check = [&](int64_t in, int64_t rank, std::initializer_list<int64_t> outs) {
-    for_adapted(bench, in, rank, outs, [&](const Adapted& c) {
-      std::vector<std::byte> together[2];
-      for (const bool keeps_h : {false, true}) {
-        UnfinishedLinear rest = begin_linear(c.call(keeps_h), stream);
-        whole += rest.complete();
-        finish(std::move(rest), stream);
-        together[keeps_h] = bytes_of(c.y, stream);
-      }
-      const std::vector<std::byte> inner = bytes_of(c.h, stream);
-      lora_shrink(c.h, c.x, c.pairs, stream);
-      linear({.y = c.y, .input = {.x = c.x}, .weight = c.weight, .bias = c.bias, .residual = c.residual}, stream);
-      lora_expand(c.y, c.h, c.pairs, stream);
-      expect_same_rows(together[0], bytes_of(c.y, stream), c.what);
-      expect_same_rows(together[1], bytes_of(c.y, stream), c.what + ", which keeps h");
-      expect_same_rows(inner, bytes_of(c.h, stream), c.what + ", h");
-    });
+    for_adapted(bench, in, rank, outs, [&](const Adapted& c) { whole += check_adapted(c, stream); });
   };
   for (const int64_t rank : {4, 8, 16, 32, 40, 64}) check(1024, rank, {2048, 1024, 1000});
   for (const int64_t rank : {2, 16, 20, 32, 48, 64, 66}) check(1024, rank, {2048, 1024, 1024});
@@ -218,6 +224,17 @@ TEST(LoraCuda, AdaptedLinearEqualsItsParts) {
   SKIP_WITHOUT_GPU();
   check_adapted_linear(KernelChoice::fastest);
 }
+
+// Of one number of rows and few thread blocks: small enough for compute-sanitizer's racecheck.
+class LoraRowsCuda : public ::testing::TestWithParam<int64_t> {};
+TEST_P(LoraRowsCuda, AdaptedLinearEqualsItsParts) {
+  SKIP_WITHOUT_GPU();
+  lockstep::testing::GpuStream stream;
+  choose_kernels(KernelChoice::first, stream);
+  Workbench bench(stream);
+  for_adapted(bench, 1024, 16, {160, 96}, [&](const Adapted& c) { check_adapted(c, stream); }, {GetParam()});
+}
+INSTANTIATE_TEST_SUITE_P(Rows, LoraRowsCuda, ::testing::Values(1, 8, 16, 33, 64, 65, 130, 256));
 
 // For 33 to 64 rows the first kernel is one of clusters.
 TEST(LoraCuda, AdaptedLinearOfTheFirstKernelEqualsItsParts) {

@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_8(float (&x)[8], const bf16* from, bool by_
   }
 }
 
-// 16 lanes per row and head.
+// 16 lanes per row and head. On Hopper the kernel of dq does this (attention_backward_queries_wgmma.cu).
 __global__ void __launch_bounds__(kThreads) delta_kernel(const Backward p) {
   const int64_t item = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 16;
   const int64_t row = item / p.heads;
@@ -274,12 +274,12 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   const cudaStream_t on = stream_of(stream);
   const int64_t num_tiles = arguments.num_tiles;
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
-  delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
-  check_launch(kOp, {q});
   if (takes_wgmma(arguments)) {
     launch_query_gradients_wgmma(arguments, stream);
     return launch_key_gradients_wgmma(arguments, stream);
   }
+  delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
+  check_launch(kOp, {q});
   if (is_wide(shape.head_dim)) {
     launch_backward_wide(arguments, stream);
     return check_launch(kOp, {q});

@@ -148,7 +148,7 @@ class QueryTiles {
 };
 
 // On Hopper, for head_dim 64 and 128 and rows at multiples of 16 bytes: attention_backward_queries_wgmma.cu (dq) and
-// attention_backward_keys_wgmma.cu (dk and dv).
+// attention_backward_keys_wgmma.cu (dk and dv, after dq, which writes p.delta).
 bool takes_wgmma(const Backward& p);
 void launch_query_gradients_wgmma(const Backward& p, Stream& stream);
 void launch_key_gradients_wgmma(const Backward& p, Stream& stream);

@@ -3,6 +3,7 @@
 // its next matmuls or those of the other are in flight.
 #include "kernels/cuda/attention_backward_wgmma.cuh"
 #include "kernels/cuda/library.h"
+#include "kernels/cuda/row_io.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -146,6 +147,35 @@ __device__ __forceinline__ void add_keys(float (&dq)[kDim / 8][4], Shared<kDim>&
   }
 }
 
+// dO . O of 16 rows and one head, by a warp: `delta` of the lane's rows lane / 4 and lane / 4 + 8, all of them to
+// p.delta for dk and dv. The order of a sum is delta_kernel's.
+template <int kDim>
+__device__ __forceinline__ void dot_rows(float (&delta)[2], const Backward& p, int64_t row, int head, int present,
+                                         int lane) {
+  constexpr int kPasses = 8;  // two rows each, by 16 lanes
+  const int chunk = lane & 15, column = head * kDim + 8 * chunk, half = lane / 16;
+  uint4 a[kPasses] = {}, b[kPasses] = {};
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i)
+    if (2 * i + half < present && 8 * chunk < kDim) {
+      a[i] = *reinterpret_cast<const uint4*>(p.d_o.at(row + 2 * i + half, column));
+      b[i] = *reinterpret_cast<const uint4*>(p.o.at(row + 2 * i + half, column));
+    }
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    float x[8], y[8], sum = 0;
+    widen(x, a[i]), widen(y, b[i]);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum = fmaf(x[j], y[j], sum);
+#pragma unroll
+    for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (chunk == 0 && 2 * i + half < present) p.delta[(row + 2 * i + half) * p.delta_stride + head] = sum;
+    const float of_row = __shfl_sync(~0u, sum, lane / 4 % 2 * 16);
+    if (i == lane / 8) delta[0] = of_row;
+    if (i == lane / 8 + 4) delta[1] = of_row;
+  }
+}
+
 template <int kDim>
 __device__ __forceinline__ void compute_unit(Shared<kDim>& shared, const Backward& p, const QueryWork& work,
                                              RingPlace<kStages>& at, bf16* gradients, int group, int lane) {
@@ -157,7 +187,8 @@ __device__ __forceinline__ void compute_unit(Shared<kDim>& shared, const Backwar
   load_rows<kDim>(queries.q, shared.queries[group], lane);
   release_stage(shared.queries_ring.empty[group], lane);
   queries.d_o = gradients;
-  const QueryRows rows(p, work.row(unit), unit.head, unit.present, position, warp, lane);
+  QueryRows rows(p, work.row(unit), unit.head, unit.present, position, warp, lane);
+  dot_rows<kDim>(rows.delta, p, work.row(unit) + 16 * warp, unit.head, unit.present - 16 * warp, lane);
   float dq[kDim / 8][4] = {};
   skip_blocks(shared, at, first - work.first_block, lane);
   add_keys<kDim>(dq, shared, at, queries, rows, position, p.window, first, last, p.c, lane);
@@ -226,7 +257,7 @@ void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
 }  // namespace
 
 bool takes_wgmma(const Backward& p) {
-  return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && p.d_o.by_16 && has_sm90();
+  return (p.head_dim == 64 || p.head_dim == 128) && p.q.by_16 && p.d_o.by_16 && p.o.by_16 && has_sm90();
 }
 
 void launch_query_gradients_wgmma(const Backward& p, Stream& stream) {

@@ -98,6 +98,7 @@ InnerExchange exchange_of(const Library& library, const LinearCall& call) {
 
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream) {
+  if (!input.rstd.empty()) return false;
   const Matmul p = forward_matmul(y, input.x, weight, bias, {}, stream);
   const int multiprocessors = library_of(stream).multiprocessors;
   const RowMatmul row{

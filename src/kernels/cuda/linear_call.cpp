@@ -16,7 +16,7 @@ constexpr int64_t kMaxBesideRows = 2047;
 // The input of the matmul.
 ConstTensor normalized(const LinearInput& input, Stream& stream) {
   if (input.norm_weight.empty()) return input.x;
-  kernels::rmsnorm_forward(input.norm, {}, input.x, input.norm_weight, input.norm_eps, stream);
+  kernels::rmsnorm_forward(input.norm, input.rstd, input.x, input.norm_weight, input.norm_eps, stream);
   return input.norm;
 }
 

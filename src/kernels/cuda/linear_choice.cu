@@ -238,6 +238,25 @@ Choice choose_linear(Library& library, const Matmul& p, Stream& stream) {
   return known[key] = fastest(library, p, key.bucket, stream);
 }
 
+namespace {
+
+// The mean time of one run of `f` once the GPU has slowed down to what its limit of power allows for such work; a few
+// runs end before that. One takes about `once`.
+template <class F>
+float sustained_milliseconds(const GpuTimer& timer, float once, const F& f) {
+  constexpr float kUntilSlow = 100, kTimed = 50;
+  const auto mean = [&](float milliseconds) {
+    const int runs = std::max(1, static_cast<int>(milliseconds / once));
+    return timer.milliseconds([&] {
+      for (int i = 0; i < runs; ++i) f();
+    }) / static_cast<float>(runs);
+  };
+  mean(kUntilSlow);
+  return mean(kTimed);
+}
+
+}  // namespace
+
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& inner) {
   // What an adapter costs outside its matmul's launch: two more launches, one of them on a second queue.
@@ -257,6 +276,9 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
 }
 
 bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::function<void()>& apart, Stream& stream) {
+  // One launch reads and writes less than several, so it takes less power: where it is not much slower, it may be
+  // faster in work that goes on.
+  constexpr float kNearlySeparate = 1.05f;
   const Choice choice = choose_linear(library, tiled.matmul, stream);
   if (!choice.tiles.kernel) return false;
   LinearChoices& choices = choices_of(library);
@@ -273,6 +295,10 @@ bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::func
   for (int i = 0; i < kRuns; ++i) {
     together = std::min(together, timer.milliseconds([&] { run_tiles(tiled, stream_of(stream)); }));
     separate = std::min(separate, timer.milliseconds(apart));
+  }
+  if (separate < together && together < kNearlySeparate * separate) {
+    together = sustained_milliseconds(timer, together, [&] { run_tiles(tiled, stream_of(stream)); });
+    separate = sustained_milliseconds(timer, separate, apart);
   }
   return choices.tiled[key] = together <= separate;
 }
