@@ -2,7 +2,8 @@
 //
 // A CTA handles a span of keys and one kv head; the query heads of the group are the rows of its 16-row tile. Warp w
 // computes the scores of the span's block w. Then all warps split the columns of o, each adding blocks in order. The
-// last CTA of a sequence and kv head to finish merges the spans, in order of position whichever CTA that is.
+// last CTA of a sequence and kv head to finish merges the spans, in order of position whichever CTA that is;
+// where few CTAs exchange their parts, that of the last span merges (attention_decode_exchange.cuh).
 #pragma once
 
 #include <algorithm>
@@ -273,10 +274,10 @@ __device__ __forceinline__ Rescaling share_scores(DecodeShared<P>& shared, const
   return rescaling;
 }
 
-// Adds up and stores this warp's columns of o; shared memory holds the values of columns first_column .. + kDim - 1.
-template <class P>
-__device__ __forceinline__ void add_values(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
-                                           const Rescaling& rescaling, int first_column, int warp, int lane) {
+// Adds up this warp's columns of o: store(columns, l), with l of the lane's two rows.
+template <class P, class Store>
+__device__ __forceinline__ void add_values(DecodeShared<P>& shared, const SpanTile& tile, const Rescaling& rescaling,
+                                           int warp, int lane, const Store& store) {
   DecodeColumns<P> columns;
   columns.first_group = warp * P::kGroups;
   if (!columns.any()) return;
@@ -290,7 +291,15 @@ __device__ __forceinline__ void add_values(DecodeShared<P>& shared, const Decode
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) l[h] = quad_sum(l[h]);
-  store_span<P>(p, tile, columns, rescaling.m, l, first_column, warp, lane);
+  store(columns, l);
+}
+// The same and store_span; shared memory holds the values of columns first_column .. + kDim - 1.
+template <class P>
+__device__ __forceinline__ void add_values(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
+                                           const Rescaling& rescaling, int first_column, int warp, int lane) {
+  add_values<P>(shared, tile, rescaling, warp, lane, [&](const DecodeColumns<P>& columns, const float(&l)[2]) {
+    store_span<P>(p, tile, columns, rescaling.m, l, first_column, warp, lane);
+  });
 }
 
 template <class P>

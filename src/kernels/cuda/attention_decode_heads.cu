@@ -4,7 +4,8 @@
 // Every CTA computes the queries of its rows. The CTA of the newest position also computes its key and value, which go
 // to the KV block for later steps and straight into the tiles for this one: no other CTA reads them in this step. All
 // other keys and values are older, so they are copied to shared memory while qkv is still being computed.
-#include "kernels/cuda/attention_decode.cuh"
+#include "kernels/cuda/attention_decode_exchange.cuh"
+#include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/qk_norm_rope.cuh"
 
@@ -106,7 +107,7 @@ __device__ __forceinline__ void clear_queries(bf16* tile, int rows, int head_dim
   }
 }
 
-// A CTA handles one span; every sequence has one row, at a position above 0.
+// A CTA handles one span; every sequence has one row, at a position above 0. Parts are exchanged.
 template <int kDim>
 __global__ void __launch_bounds__(DecodeTraits<kDim, true>::kWarps * 32, 1)
     heads_decode_kernel(const Decode p, const NewHeads heads) {
@@ -145,12 +146,19 @@ __global__ void __launch_bounds__(DecodeTraits<kDim, true>::kWarps * 32, 1)
     score_block<kDim>(s, q, keys, lane);
     mask_span(s, tile, first_key, lane);
   }
-  finish_span<P>(shared.span, p, tile, s, mine, warp, lane);
-  if (tile.alone) return;
+  const Rescaling rescaling = share_scores<P>(shared.span, p, s, mine, warp, lane);
+  add_values<P>(shared.span, tile, rescaling, warp, lane, [&](const DecodeColumns<P>& columns, const float(&l)[2]) {
+    const PartPlaces<P> places(p, tile, columns.first_group, lane);
+    if (tile.alone)
+      store_span<P>(p, tile, columns, rescaling.m, l, 0, warp, lane);
+    else if (span < part.last_span)
+      send_span<P>(places, columns, rescaling.m, l, warp, lane);
+    else
+      merge_received<P>(places, part.first_span, columns, rescaling.m, l);
+  });
+  if (tile.alone || span < part.last_span) return;
   __syncthreads();
-  if (threadIdx.x == 0) shared.span.last[0] = arrive(p, part);
-  __syncthreads();
-  if (shared.span.last[0]) merge_spans(p, part);
+  clear_merged(p, part);
 }
 
 bool at_16(const ConstTensor& t) {
@@ -169,7 +177,12 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
     return false;
   const DecodeCtas ctas = decode_ctas(shape, sequences);
   if (!ctas.few || ctas.of_spans * kKeySpan < sequences.max_positions) return false;
-  const Decode arguments = decode_arguments(o, {}, qkv, shape, sequences);
+  Decode arguments = decode_arguments(o, {}, qkv, shape, sequences);
+  const Library& library = library_of(stream);
+  const int64_t parts = sequences.num_sequences * arguments.spans * shape.heads;
+  if (parts * (shape.head_dim + 2) > Library::kAttentionPartFloats) return false;
+  arguments.partial_o = static_cast<float*>(library.attention_parts.data());
+  arguments.partial_ml = reinterpret_cast<float2*>(arguments.partial_o + parts * shape.head_dim);
   const NewHeads heads{.cosines = table.cos(),
                        .sines = table.sin(),
                        .q_norm = norms.q_norm.empty() ? nullptr : data_of<float>(norms.q_norm),

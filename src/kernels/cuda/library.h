@@ -20,6 +20,7 @@ struct Library {
   // Zero between launches: the first of linear_ring_adapter.cuh, attention_counters(), ready_counters().
   Buffer counters;
   Buffer h_exchange;            // zero between launches: of linear_ring_adapter.cuh
+  Buffer attention_parts;       // zero between launches: of attention_decode_exchange.cuh
   std::vector<Buffer> scratch;  // scratch_of returns the last; captured graphs may still use the earlier ones
   std::shared_ptr<LinearChoices> linear;
   std::shared_ptr<Staging> staging;
@@ -31,6 +32,7 @@ struct Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   static constexpr int64_t kMaxReady = 4096;
+  static constexpr int64_t kAttentionPartFloats = int64_t{4} << 20;  // one sequence of 32 heads and 250k positions
   uint32_t* attention_counters() const { return static_cast<uint32_t*>(counters.data()) + 2; }
   uint32_t* ready_counters() const { return static_cast<uint32_t*>(counters.data()) + 4; }  // kMaxReady
 };
