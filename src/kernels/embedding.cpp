@@ -34,7 +34,7 @@ void require_segment(const EmbeddingSegment& segment, const ConstTensor& rows, s
 }
 
 // h = A^T of the rows' tokens.
-Tensor gather_inner(const LoraPair& pair, std::span<const int32_t> ids, Arena& arena, Stream& stream) {
+Tensor gather_h(const LoraPair& pair, std::span<const int32_t> ids, Arena& arena, Stream& stream) {
   const Tensor h = arena.alloc({static_cast<int64_t>(ids.size()), pair.rank()}, pair.a.dtype);
   gather_rows(h, pair.a, ids, stream);
   return h;
@@ -65,7 +65,7 @@ void embedding_adapters(Tensor y, std::span<const int32_t> ids, const EmbeddingA
       for (const LoraPair& pair : pairs) {
         const Arena::Scope scope(*adapters.arena);
         const LoraPair b = of_b(pair, stream);
-        lora_expand(rows, gather_inner(pair, tokens, *adapters.arena, stream), {&b, 1}, stream);
+        lora_expand(rows, gather_h(pair, tokens, *adapters.arena, stream), {&b, 1}, stream);
       }
   }
 }
@@ -79,7 +79,7 @@ void embedding_adapters_backward(ConstTensor dy, std::span<const int32_t> ids, c
     for (const LoraPair& pair : segment.pairs) {
       const Arena::Scope scope(*adapters.arena);
       // Gradient plans count the rows of the batch, so these matrices have all of its rows.
-      const Tensor h = gather_inner(pair, ids, *adapters.arena, stream);
+      const Tensor h = gather_h(pair, ids, *adapters.arena, stream);
       const Tensor dh = adapters.arena->alloc({dy[0], pair.rank()}, dy.dtype);
       const LoraPair b = of_b(pair, stream);
       lora_expand_backward(dh, dy, {&b, 1}, stream);

@@ -55,7 +55,7 @@ void require_adapters(const LinearAdapters& adapters, const ConstTensor& x, cons
   if (adapters.h.empty()) return;
   if (!is_one_adapter(adapters, x[0]))
     throw ShapeError({.what = "x A is kept where one adapter has all rows, without dropout", .where = op});
-  require_inner(adapters.h, x[0], adapters.segments[0].pairs, op, stream);
+  require_h(adapters.h, x[0], adapters.segments[0].pairs, op, stream);
 }
 
 void require_call(const LinearCall& call, const char* op, const Stream& stream) {

@@ -42,7 +42,7 @@ bool has_lora_tiles(Device device) {
   return device == Device::cuda;
 }
 
-bool gains_by_kept_inner(Device device) {
+bool gains_by_kept_h(Device device) {
   return device == Device::cuda;
 }
 
@@ -56,31 +56,31 @@ void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Strea
   constexpr const char* kOp = "lora_shrink";
   require_pairs(pairs, kOp, stream);
   require_input(x, pairs, kOp, stream);
-  require_inner(h, x.shape[0], pairs, kOp, stream);
+  require_h(h, x.shape[0], pairs, kOp, stream);
   if (stream.device() == Device::cuda) return cuda::lora_shrink(h, x, pairs, stream);
-  each_pair(pairs, h, [&](const LoraPair& pair, Tensor inner) { matmul(inner, x, pair.a, 1, false, stream); });
+  each_pair(pairs, h, [&](const LoraPair& pair, Tensor of_pair) { matmul(of_pair, x, pair.a, 1, false, stream); });
 }
 
 void lora_expand(Tensor y, ConstTensor h, std::span<const LoraPair> pairs, Stream& stream) {
   constexpr const char* kOp = "lora_expand";
   require_pairs(pairs, kOp, stream);
-  require_inner(h, y.shape[0], pairs, kOp, stream);
+  require_h(h, y.shape[0], pairs, kOp, stream);
   require_output(y, pairs, kOp, stream);
   if (stream.device() == Device::cuda)
     return y.dtype == DType::f32 ? cuda::expand_f32(y, h, pairs, stream) : cuda::lora_expand(y, h, pairs, stream);
-  each_pair(pairs, h, [&](const LoraPair& pair, ConstTensor inner) {
-    matmul(output_of(y, pair), inner, pair.b, pair.scale, true, stream);
+  each_pair(pairs, h, [&](const LoraPair& pair, ConstTensor of_pair) {
+    matmul(output_of(y, pair), of_pair, pair.b, pair.scale, true, stream);
   });
 }
 
 void lora_expand_backward(Tensor dh, ConstTensor dy, std::span<const LoraPair> pairs, Stream& stream) {
   constexpr const char* kOp = "lora_expand_backward";
   require_pairs(pairs, kOp, stream);
-  require_inner(dh, dy.shape[0], pairs, kOp, stream);
+  require_h(dh, dy.shape[0], pairs, kOp, stream);
   require_output(dy, pairs, kOp, stream);
   if (stream.device() == Device::cuda) return cuda::lora_expand_backward(dh, dy, pairs, stream);
-  each_pair(pairs, dh, [&](const LoraPair& pair, Tensor inner) {
-    matmul_transposed(inner, output_of(dy, pair), pair.b, pair.scale, false, stream);
+  each_pair(pairs, dh, [&](const LoraPair& pair, Tensor of_pair) {
+    matmul_transposed(of_pair, output_of(dy, pair), pair.b, pair.scale, false, stream);
   });
 }
 
@@ -88,10 +88,11 @@ void lora_shrink_backward(Tensor dx, ConstTensor dh, std::span<const LoraPair> p
   constexpr const char* kOp = "lora_shrink_backward";
   require_pairs(pairs, kOp, stream);
   require_input(dx, pairs, kOp, stream);
-  require_inner(dh, dx.shape[0], pairs, kOp, stream);
+  require_h(dh, dx.shape[0], pairs, kOp, stream);
   if (stream.device() == Device::cuda) return cuda::lora_shrink_backward(dx, dh, pairs, stream);
-  each_pair(pairs, dh,
-            [&](const LoraPair& pair, ConstTensor inner) { matmul_transposed(dx, inner, pair.a, 1, true, stream); });
+  each_pair(pairs, dh, [&](const LoraPair& pair, ConstTensor of_pair) {
+    matmul_transposed(dx, of_pair, pair.a, 1, true, stream);
+  });
 }
 
 GradientPlan plan_gradients(std::span<const GradientRows> rows, int64_t partial_floats, Arena& arena, Stream& stream) {
@@ -134,8 +135,8 @@ void require_gradient_call(const ConstTensor& x, const ConstTensor& h, const Con
                            std::span<const LoraPair> pairs, const char* op, const Stream& stream) {
   require_pairs(pairs, op, stream);
   require_input(x, pairs, op, stream);
-  require_inner(h, x.shape[0], pairs, op, stream);
-  require_inner(dh, x.shape[0], pairs, op, stream);
+  require_h(h, x.shape[0], pairs, op, stream);
+  require_h(dh, x.shape[0], pairs, op, stream);
   require_output(dy, pairs, op, stream);
 }
 

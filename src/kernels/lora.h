@@ -81,7 +81,7 @@ int64_t max_lora_rank(Device device);  // of a pair
 // Whether short runs of rows of several adapters can share a launch (LoraTiles), and whether a pass gains by keeping h
 // for its backward (LinearAdapters::h).
 bool has_lora_tiles(Device device);
-bool gains_by_kept_inner(Device device);
+bool gains_by_kept_h(Device device);
 
 // Ranks from 1; on a GPU at most kMaxGpuRank a pair. All tensors are activations: f32 on the CPU, bf16 on a GPU, with
 // f32 sums. x [T, in]   h, dh [T, total rank]   y, dy [T, outputs of the layer]   dx [T, in].   A row's bits do not

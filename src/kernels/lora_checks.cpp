@@ -10,8 +10,8 @@
 
 namespace lockstep::kernels {
 
-void require_inner(const ConstTensor& h, int64_t rows, std::span<const LoraPair> pairs, const char* op,
-                   const Stream& stream) {
+void require_h(const ConstTensor& h, int64_t rows, std::span<const LoraPair> pairs, const char* op,
+               const Stream& stream) {
   require_tensor(h, activation_dtype(stream.device()), {rows, total_rank(pairs)}, op, "h");
 }
 
@@ -73,7 +73,7 @@ void require_delta(const ConstTensor& y, const LoraDelta& delta, const char* op,
     throw DeviceError({.what = "an adapter's part that is still to be added is a GPU's", .where = op});
   if (delta.pairs.empty()) return require_tiles(delta.tiles, delta.site, delta.h, op, stream);
   require_pairs(delta.pairs, op, stream);
-  require_inner(delta.h, y.shape[0], delta.pairs, op, stream);
+  require_h(delta.h, y.shape[0], delta.pairs, op, stream);
   require_output(y, delta.pairs, op, stream);
 }
 

@@ -77,7 +77,8 @@ struct BlockBackward {
   int64_t layer;
   const Rows& rows;  // their adapters have gradients
   ConstTensor y;     // its output
-  // As block_forward wrote them; norm is scratch memory, gate_up is overwritten.
+  // As block_forward wrote them. gate_up is overwritten; norm and post_norm are scratch memory unless their rstd is
+  // kept.
   const BlockTensors& t;
   bool act_is_kept = false;  // act is this block's alone; else it is scratch memory, too
   bool is_last = false;      // nothing below the lowest adapted layer of this block is computed

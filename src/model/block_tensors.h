@@ -26,7 +26,7 @@ struct BlockTensors {
   // What backward reads instead of computing it again, or empty.
   Tensor norm_rstd = {}, post_norm_rstd = {};  // [T] f32 of n1 and n2, which are kept then
   Tensor qk_rstd = {};                         // [T * (H + C)] f32 of q, then of k
-  struct Inner {
+  struct OfLinears {
     Tensor qkv, o, gate_up, down;  // x A of each layer's adapter (kernels::LinearAdapters::h)
   } h = {};
 };

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kAlignmentPerTensor = 256;
-constexpr int64_t kTensorsPerLayer = 12, kInnerPerLayer = std::size(kLayerLinears);
+constexpr int64_t kTensorsPerLayer = 13, kHPerLayer = std::size(kLayerLinears);
 constexpr int64_t kBookkeepingPerToken = 64;  // tokens, positions, target rows, outputs
 
 int64_t kv_elements(const ModelSpec& c, int64_t blocks) {
@@ -61,7 +61,7 @@ int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
   const int64_t bookkeeping = s.kv_blocks * static_cast<int64_t>(sizeof(void*)) + s.tokens * kBookkeepingPerToken +
                               (s.keep_logits ? logits_bytes(c, s) : 0);
   return activations * s.activation_bytes + floats * kFloat + bookkeeping +
-         (s.kept_layers + 4) * (kTensorsPerLayer + kInnerPerLayer) * kAlignmentPerTensor;
+         (s.kept_layers + 4) * (kTensorsPerLayer + kHPerLayer) * kAlignmentPerTensor;
 }
 
 int64_t scratch_bytes(const ModelSpec& c, const PassShape& s) {
@@ -97,7 +97,7 @@ void reserve(Arena& arena, int64_t bytes) {
 }
 
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device) {
-  if (recompute != Recompute::none || dropout || !kernels::gains_by_kept_inner(device)) return 0;
+  if (recompute != Recompute::none || dropout || !kernels::gains_by_kept_h(device)) return 0;
   int64_t ranks = 0;
   for (const lora::Pair& pair : layout.pairs) ranks += (pair.rank + 7) / 8 * 8;
   return ranks;

@@ -191,13 +191,13 @@ int check_adapted(const Adapted& c, Stream& stream) {
     finish(std::move(rest), stream);
     together[keeps_h] = bytes_of(c.y, stream);
   }
-  const std::vector<std::byte> inner = bytes_of(c.h, stream);
+  const std::vector<std::byte> kept_h = bytes_of(c.h, stream);
   lora_shrink(c.h, c.x, c.pairs, stream);
   linear({.y = c.y, .input = {.x = c.x}, .weight = c.weight, .bias = c.bias, .residual = c.residual}, stream);
   lora_expand(c.y, c.h, c.pairs, stream);
   expect_same_rows(together[0], bytes_of(c.y, stream), c.what);
   expect_same_rows(together[1], bytes_of(c.y, stream), c.what + ", which keeps h");
-  expect_same_rows(inner, bytes_of(c.h, stream), c.what + ", h");
+  expect_same_rows(kept_h, bytes_of(c.h, stream), c.what + ", h");
   return whole;
 }
 

@@ -198,10 +198,10 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
   const Grid grid = choose_grid(matmul.work(kFetchCycles), stream.threads());
   const Blocking blocking = choose_blocking<PanelStrips<L>>(matmul, ceil_div(matmul.rows, grid.row_parts));
   const size_t room_bytes = static_cast<size_t>(max_rank * kStrip * kGroupStrips) * sizeof(float);
-  cpu::Countdown inner(num_shrinks);
+  cpu::Countdown h_left(num_shrinks);
   const auto run = [&](int64_t index, int worker) {
     if (index < num_shrinks) {
-      const cpu::Countdown::One one(inner);
+      const cpu::Countdown::One one(h_left);
       return shrink(shrinks[static_cast<size_t>(index)], parts.h, x, worker, stream);
     }
     const int64_t part = index - num_shrinks;
@@ -212,7 +212,7 @@ void forward(const Tensor& y, const ConstTensor& x, const PackedWeight& weight, 
                  grid.after(matmul.strips(), part, stream.threads()), [&](Span rows, Span near) {
                    const Span columns{near.begin * kStrip, std::min(matmul.columns, near.end * kStrip)};
                    if (!parts.residual.empty()) add_residual(y, parts.residual, rows, columns);
-                   inner.wait();
+                   h_left.wait();
                    expand_all(parts, y, rows, columns, room);
                  });
   };

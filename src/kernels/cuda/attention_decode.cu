@@ -17,7 +17,6 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int64_t kFillingCtas = 2048, kMinSpanCtas = 8, kMinOwnSpanCtas = 2;
-constexpr int64_t kFewCtas = 128;  // at most as many as there are multiprocessors
 static_assert(kDecodeRows == kSharedSpanRows);
 
 // A warp copies 16 keys or values that all exist, so that every address is a constant away from one of a few.

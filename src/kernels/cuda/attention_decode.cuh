@@ -13,6 +13,7 @@
 namespace lockstep::kernels::cuda {
 
 inline constexpr int kDecodeRows = 16;
+inline constexpr int64_t kFewCtas = 128;  // about as many as there are multiprocessors
 
 // Compile-time parameters of a CTA, which has kDim columns of keys or values in shared memory at a time. kAhead:
 // separate warps load the values before the keys have been used. kHalves: 2 if a head has up to 2 kDim columns.

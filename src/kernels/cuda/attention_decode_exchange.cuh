@@ -1,11 +1,10 @@
-// How CTAs of one sequence's spans exchange their parts of o, where each has a multiprocessor of its own
-// (attention_decode_heads.cu): the CTA of the last span waits for the others and merges, so no fence and no counter
-// stands between the last store of a part and its use.
+// How few CTAs exchange the parts of o that belong to one sequence's spans (attention_decode_heads.cu): the CTA of the
+// last span waits for the others and merges, so no fence and no counter stands between a part's store and its use.
 //
 // Parts lie in memory that holds zeros between launches (Library::attention_parts, as Decode::partial_o and
 // partial_ml). A word, an f32, is stored inverted, so one that is not zero has arrived; of NaN the one with all bits
-// set is stored as another. A CTA waits for CTAs of lower indices alone, which have begun before it, and zeroes what
-// it has read.
+// set is stored as another. A CTA waits for CTAs of lower indices alone, and zeroes what it has read. GPUs begin CTAs
+// in the order of their indices; should one not do so, the launch fails after half a minute.
 #pragma once
 
 #include "kernels/cuda/attention_decode.cuh"

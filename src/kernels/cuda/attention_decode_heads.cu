@@ -12,6 +12,9 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
+// Reading one part after the other as they arrive costs more than fences and a counter where there are many.
+constexpr int64_t kExchangedSpans = 4;
+
 struct NewHeads {
   const float *cosines, *sines;
   const float *q_norm, *k_norm;  // both or neither
@@ -107,8 +110,9 @@ __device__ __forceinline__ void clear_queries(bf16* tile, int rows, int head_dim
   }
 }
 
-// A CTA handles one span; every sequence has one row, at a position above 0. Parts are exchanged.
-template <int kDim>
+// A CTA handles one span; every sequence has one row, at a position above 0. kExchange: CTAs exchange their parts; with
+// more spans than kExchangedSpans the last CTA to end reads all parts at once.
+template <int kDim, bool kExchange>
 __global__ void __launch_bounds__(DecodeTraits<kDim, true>::kWarps * 32, 1)
     heads_decode_kernel(const Decode p, const NewHeads heads) {
   using P = DecodeTraits<kDim, true>;
@@ -146,6 +150,15 @@ __global__ void __launch_bounds__(DecodeTraits<kDim, true>::kWarps * 32, 1)
     score_block<kDim>(s, q, keys, lane);
     mask_span(s, tile, first_key, lane);
   }
+  if constexpr (!kExchange) {
+    finish_span<P>(shared.span, p, tile, s, mine, warp, lane);
+    if (tile.alone) return;
+    __syncthreads();
+    if (threadIdx.x == 0) shared.span.last[0] = arrive(p, part);
+    __syncthreads();
+    if (shared.span.last[0]) merge_spans(p, part);
+    return;
+  }
   const Rescaling rescaling = share_scores<P>(shared.span, p, s, mine, warp, lane);
   add_values<P>(shared.span, tile, rescaling, warp, lane, [&](const DecodeColumns<P>& columns, const float(&l)[2]) {
     const PartPlaces<P> places(p, tile, columns.first_group, lane);
@@ -178,11 +191,13 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
   const DecodeCtas ctas = decode_ctas(shape, sequences);
   if (!ctas.few || ctas.of_spans * kKeySpan < sequences.max_positions) return false;
   Decode arguments = decode_arguments(o, {}, qkv, shape, sequences);
-  const Library& library = library_of(stream);
-  const int64_t parts = sequences.num_sequences * arguments.spans * shape.heads;
-  if (parts * (shape.head_dim + 2) > Library::kAttentionPartFloats) return false;
-  arguments.partial_o = static_cast<float*>(library.attention_parts.data());
-  arguments.partial_ml = reinterpret_cast<float2*>(arguments.partial_o + parts * shape.head_dim);
+  const bool exchange = arguments.spans <= kExchangedSpans;
+  if (exchange) {
+    static_assert(kFewCtas * kDecodeRows * (128 + 2) <= Library::kAttentionPartFloats);
+    arguments.partial_o = static_cast<float*>(library_of(stream).attention_parts.data());
+    arguments.partial_ml = reinterpret_cast<float2*>(arguments.partial_o + sequences.num_sequences * arguments.spans *
+                                                                               shape.heads * shape.head_dim);
+  }
   const NewHeads heads{.cosines = table.cos(),
                        .sines = table.sin(),
                        .q_norm = norms.q_norm.empty() ? nullptr : data_of<float>(norms.q_norm),
@@ -197,8 +212,12 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
     constexpr int kBytes = sizeof(HeadsShared<P>);
     fits = sizeof(HeadsShared<P>) <= shared_limit();
     if (!fits) return;
-    allow_shared<heads_decode_kernel<kDim>>(kBytes);
-    launch_early(heads_decode_kernel<kDim>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments, heads);
+    const auto launch = [&]<bool kExchange>() {
+      allow_shared<heads_decode_kernel<kDim, kExchange>>(kBytes);
+      launch_early(heads_decode_kernel<kDim, kExchange>, grid, P::kWarps * 32, kBytes, stream_of(stream), arguments,
+                   heads);
+    };
+    exchange ? launch.template operator()<true>() : launch.template operator()<false>();
   });
   check_launch("qk_norm_rope_attention_forward", {qkv, o});
   return fits;

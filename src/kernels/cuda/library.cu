@@ -10,7 +10,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr size_t kMinScratchBytes = size_t{16} << 20;
-constexpr size_t kExchangeBytes = InnerExchange::kColumnBlocks * InnerExchange::bytes_of_column_block(kRingRows);
+constexpr size_t kExchangeBytes = HExchange::kColumnBlocks * HExchange::bytes_of_column_block(kRingRows);
 
 // cuBLASLt's handles are never destroyed: that synchronizes the device, which invalidates any graph capture that
 // another thread has open (core/cuda/queues.h). Handles of streams that are gone are reused by later streams.

@@ -32,7 +32,7 @@ struct Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   static constexpr int64_t kMaxReady = 4096;
-  static constexpr int64_t kAttentionPartFloats = int64_t{4} << 20;  // one sequence of 32 heads and 250k positions
+  static constexpr int64_t kAttentionPartFloats = 128 * 16 * 130;
   uint32_t* attention_counters() const { return static_cast<uint32_t*>(counters.data()) + 2; }
   uint32_t* ready_counters() const { return static_cast<uint32_t*>(counters.data()) + 4; }  // kMaxReady
 };

@@ -76,19 +76,19 @@ namespace {
 
 // The part of the adapter that linear_ring.cu's launch computes; `nothing` if it is not suitable. With an exchange for
 // h, that launch also adds h B where it can.
-LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, const InnerExchange& exchange) {
+LoraShrinks lora_shrinks(const Tensor& h, std::span<const LoraPair> pairs, const HExchange& exchange) {
   constexpr int64_t kMaxRank = 256;  // sum over all pairs: with more, the blocks that compute h delay those of the base
-  if (pairs.size() > kMaxInner || total_rank(pairs) > kMaxRank) return {};
-  LoraShrinks inner{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .exchange = exchange};
+  if (pairs.size() > kMaxShrinks || total_rank(pairs) > kMaxRank) return {};
+  LoraShrinks shrinks{.pairs = pairs, .h = data_of<bf16>(h), .h_stride = h.row_stride, .exchange = exchange};
   for (const LoraPair& pair : pairs) {
     if (!operand(pair.a).aligned) return {};
     if (pair.rank() % 2 != 0 || pair.rank() > kMaxStackedRank || pair.out_begin % 16 != 0 || pair.b[1] % 16 != 0)
-      inner.exchange = {};
+      shrinks.exchange = {};
   }
-  return inner;
+  return shrinks;
 }
 // Nothing where the call keeps h, which is then stored for a launch of its own that adds h B.
-InnerExchange exchange_of(const Library& library, const LinearCall& call) {
+HExchange exchange_of(const Library& library, const LinearCall& call) {
   if (!call.adapters.h.empty()) return {};
   return {.h = static_cast<uint2*>(library.h_exchange.data()),
           .received = static_cast<uint32_t*>(library.counters.data())};
@@ -109,36 +109,36 @@ bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeigh
 
 AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
   Library& library = library_of(stream);
-  LoraShrinks inner = lora_shrinks(h, call.adapters.segments[0].pairs, exchange_of(library, call));
+  LoraShrinks shrinks = lora_shrinks(h, call.adapters.segments[0].pairs, exchange_of(library, call));
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
-  if (inner.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
+  if (shrinks.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
   Matmul sums = p;
   sums.end.bias = nullptr;  // the choice of a kernel does not depend on the bias
   const Choice choice = choose_linear(library, sums, stream);
-  const SmallKernel* const whole = inner.expands() ? adapted_ring(library, p, choice, inner) : nullptr;
-  if (!whole) inner.exchange = {};
+  const SmallKernel* const whole = shrinks.expands() ? adapted_ring(library, p, choice, shrinks) : nullptr;
+  if (!whole) shrinks.exchange = {};
   const SmallKernel* const kernel = whole ? whole : choice.kernel;
   if (!kernel || !kernel->ring()) return AdaptedPart::nothing;  // cuBLASLt is faster, with a separate launch for h
-  kernel->launch_adapted(p, inner, stream_of(stream));
-  return whole ? AdaptedPart::all : AdaptedPart::inner;
+  kernel->launch_adapted(p, shrinks, stream_of(stream));
+  return whole ? AdaptedPart::all : AdaptedPart::h;
 }
 
-bool inner_fits_beside(int64_t rows) {
+bool h_fits_beside(int64_t rows) {
   return rows > kRingTileRows && rows <= kRingRows;
 }
 
 bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Stream& stream) {
   Library& library = library_of(stream);
-  const LoraShrinks inner = lora_shrinks({}, call.adapters.segments[0].pairs, exchange_of(library, call));
-  if (inner.pairs.empty() || !inner.expands()) return false;
-  return ring_swiglu(forward_matmul(call.act, x, call.weight, call.bias, {}, stream), &inner, library.multiprocessors,
+  const LoraShrinks shrinks = lora_shrinks({}, call.adapters.segments[0].pairs, exchange_of(library, call));
+  if (shrinks.pairs.empty() || !shrinks.expands()) return false;
+  return ring_swiglu(forward_matmul(call.act, x, call.weight, call.bias, {}, stream), &shrinks, library.multiprocessors,
                      stream_of(stream));
 }
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {
-  const LoraShrinks inner = lora_shrinks(h, pairs, {});
-  return !inner.pairs.empty() && ring_inner(operand(x), inner, stream_of(stream));
+  const LoraShrinks shrinks = lora_shrinks(h, pairs, {});
+  return !shrinks.pairs.empty() && ring_h(operand(x), shrinks, stream_of(stream));
 }
 
 namespace {
@@ -175,8 +175,8 @@ bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
   return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs}, apart, stream);
 }
 
-bool tiled_linear_and_inner(const LinearCall& call, ConstTensor x, Tensor h, std::span<const LoraPair> pairs,
-                            const std::function<void()>& apart, Stream& stream) {
+bool tiled_linear_and_h(const LinearCall& call, ConstTensor x, Tensor h, std::span<const LoraPair> pairs,
+                        const std::function<void()>& apart, Stream& stream) {
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   return by_tiles({.matmul = p, .pairs = pairs, .computes_h = true, .computed_h = h}, apart, stream);
 }

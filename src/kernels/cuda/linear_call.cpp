@@ -41,7 +41,7 @@ void base_swiglu(const LinearCall& call, Stream& stream) {
 }
 
 // Launches for rows that all have one adapter.
-Tensor inner_of(const LinearAdapters& adapters, const ConstTensor& x) {
+Tensor h_of(const LinearAdapters& adapters, const ConstTensor& x) {
   if (!adapters.h.empty()) return adapters.h;
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
 }
@@ -55,22 +55,22 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
   if (made == AdaptedPart::all) return UnfinishedLinear(call.y);
   if (made == AdaptedPart::nothing) {
     const auto base = [&] { linear_forward(call.y, x, call.weight, call.bias, call.residual, stream); };
-    const auto inner = [&] { kernels::lora_shrink(h, x, pairs, stream); };
+    const auto make_h = [&] { kernels::lora_shrink(h, x, pairs, stream); };
     if (x[0] > kMaxBesideRows) {
       const auto apart = [&] { base(), add_delta(call.y, rest, stream); };
-      const auto after_inner = [&] {
-        inner();
+      const auto after_h = [&] {
+        make_h();
         if (!tiled_linear(call, x, rest, apart, stream)) apart();
       };
-      if (writes_y && tiled_linear_and_inner(call, x, call.adapters.h, pairs, after_inner, stream))
+      if (writes_y && tiled_linear_and_h(call, x, call.adapters.h, pairs, after_h, stream))
         return UnfinishedLinear(call.y);
-      inner();
+      make_h();
       if (tiled_linear(call, x, rest, writes_y ? apart : std::function<void()>(), stream))
         return UnfinishedLinear(call.y);
       base();
     } else {
       // h that fits beside the matmul begins before it on the main queue (linear_ring.cu).
-      inner_fits_beside(x[0]) ? stream.beside(base, inner) : stream.beside(inner, base);
+      h_fits_beside(x[0]) ? stream.beside(base, make_h) : stream.beside(make_h, base);
     }
   }
   return {call.y, rest};
@@ -94,7 +94,7 @@ UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool write
   const LinearAdapters& adapters = call.adapters;
   if (adapters.tiles.num_tiles > 0) return begin_tiles(call, x, stream);
   if (call.y.dtype != DType::f32 && is_one_adapter(adapters, x[0]))
-    return begin_one_adapter(call, x, inner_of(adapters, x), writes_y, stream);
+    return begin_one_adapter(call, x, h_of(adapters, x), writes_y, stream);
   linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);
   add_segments(call.y, x, adapters, stream);
   return UnfinishedLinear(call.y);
@@ -107,7 +107,7 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
     return kernels::swiglu_forward(call.act, begin_adapted(call, x, call.keep_y, stream), call.keep_y, stream);
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
   if (adapted_swiglu_forward(call, x, stream)) return;
-  const Tensor h = inner_of(adapters, x);
+  const Tensor h = h_of(adapters, x);
   if (x[0] <= kMaxBesideRows)
     return kernels::swiglu_forward(call.act, begin_one_adapter(call, x, h, false, stream), false, stream);
   const LoraDelta delta{.h = h, .pairs = pairs};
@@ -152,7 +152,7 @@ UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& s
   }
   const ConstTensor& x = call.x;
   const std::span<const LoraPair> pairs = adapters.segments[0].pairs;
-  const Tensor dh = adapters.arena->alloc({x[0], total_rank(pairs)}, x.dtype), h = inner_of(adapters, x);
+  const Tensor dh = adapters.arena->alloc({x[0], total_rank(pairs)}, x.dtype), h = h_of(adapters, x);
   const auto gradients = [&] {
     if (adapters.h.empty()) kernels::lora_shrink(h, x, pairs, stream);
     kernels::lora_backward(*adapters.segments[0].gradients, dh, x, h, call.dy, pairs, stream);

@@ -258,17 +258,17 @@ float sustained_milliseconds(const GpuTimer& timer, float once, const F& f) {
 }  // namespace
 
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
-                                const LoraShrinks& inner) {
+                                const LoraShrinks& shrinks) {
   // What an adapter costs outside its matmul's launch: two more launches, one of them on a second queue.
   constexpr float kApartMilliseconds = 0.004f;
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
   float least = choice.milliseconds + kApartMilliseconds;
   for (const KernelTime& ring : choice.rings) {
-    if (!ring.kernel || !ring.kernel->can_expand(inner)) continue;
+    if (!ring.kernel || !ring.kernel->can_expand(shrinks)) continue;
     const int64_t tiles = (p.x.rows + ring.kernel->tokens - 1) / ring.kernel->tokens;
     const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
-    const int64_t all = blocks + inner.blocks(p.x.rows, kRingInnerTokens);
+    const int64_t all = blocks + shrinks.blocks(p.x.rows, kRingHTokens);
     const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
     if (expected < least) least = expected, best = ring.kernel;
   }

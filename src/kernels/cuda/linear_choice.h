@@ -39,7 +39,7 @@ Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
 // Among the kernels that compute an adapter in their launch (can_expand()): the one expected to be fastest, or
 // nullptr where separate launches are faster.
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
-                                const LoraShrinks& inner);
+                                const LoraShrinks& shrinks);
 // Whether linear_tiles.cu takes the whole of `tiled` in less time than `apart`, launches that make the same of it: both
 // are timed at the first use of a shape, on the call's own tensors, which each of them overwrites with the same values.
 // Without `apart`, because the op that reads y adds h B: whether it is as fast as the choice for the matmul alone.

@@ -15,7 +15,7 @@ void linear_backward_input(Tensor dx, ConstTensor dy, const PackedWeight& weight
 
 // What one launch has computed for rows of one adapter: nothing; y and h, but not h B; or the whole call, without
 // storing h.
-enum class AdaptedPart { nothing, inner, all };
+enum class AdaptedPart { nothing, h, all };
 AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream);
 
 // Many rows: the matmul and the adapter's part in one launch (linear_tiles.cu), where that is faster than `apart`,
@@ -24,8 +24,8 @@ bool tiled_linear(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
                   Stream& stream);
 // The same for a single pair of at most 16 ranks, whose h = x A the launch computes, too, and stores unless h is empty.
 // `apart` makes h as well.
-bool tiled_linear_and_inner(const LinearCall& call, ConstTensor x, Tensor h, std::span<const LoraPair> pairs,
-                            const std::function<void()>& apart, Stream& stream);
+bool tiled_linear_and_h(const LinearCall& call, ConstTensor x, Tensor h, std::span<const LoraPair> pairs,
+                        const std::function<void()>& apart, Stream& stream);
 // act = swiglu of it.
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream);
@@ -34,7 +34,7 @@ bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, cons
                     Stream& stream);
 
 // Whether x A of so many rows takes so few multiprocessors that it fits beside a matmul.
-bool inner_fits_beside(int64_t rows);
+bool h_fits_beside(int64_t rows);
 
 // These return false, and have done nothing, if no such launch supports the arguments.
 // act = swiglu of (x W^T + bias + the adapter's part), for rows of one adapter. Neither gate_up nor h is written.

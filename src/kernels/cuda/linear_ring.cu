@@ -18,7 +18,7 @@ struct Maps {
 };
 
 template <class S>
-using Inner = InnerShape<S, kRingInnerTokens>;
+using ShapeOfH = HShape<S, kRingHTokens>;
 
 // Where a thread's accumulators lie in a matrix of T whose first element is `from`: the output place.output, and at
 // `second` the one eight further. Offsets are 32 bits to keep the code short: a matmul of 4 us notices how long its
@@ -96,7 +96,7 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& p
   wait_for_previous();
   if (p.end.residual) load_residual<S, T>(residual, p, place);  // loaded early, so that the epilogue need not wait
   accumulate_ring<S, kExpands<Adapter>>(acc, steps, ring, warp, lane);
-  if constexpr (kExpands<Adapter>) wait_for_inner<S::kThreads>();
+  if constexpr (kExpands<Adapter>) wait_for_h<S::kThreads>();
   if (!mine) return;
   finish<S, T, Adapter>(acc, residual, p, b, place, free_stage<S>(ring, steps).at(), lane);
 }
@@ -110,11 +110,11 @@ __global__ void __launch_bounds__(S::kThreads)
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     // Blocks of h fill whole clusters.
-    const int inner_blocks = (adapter.blocks + S::kCluster - 1) / S::kCluster * S::kCluster;
-    const int block = static_cast<int>(blockIdx.x) - inner_blocks;
+    const int h_blocks = (adapter.blocks + S::kCluster - 1) / S::kCluster * S::kCluster;
+    const int block = static_cast<int>(blockIdx.x) - h_blocks;
     if constexpr (kHasAdapter<Adapter>) {
       if (S::kCluster > 1 && block < 0 && static_cast<int>(blockIdx.x) >= adapter.blocks) return;
-      if (block < 0) return make_inner<Inner<S>, kExpands<Adapter>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+      if (block < 0) return make_h<ShapeOfH<S>, kExpands<Adapter>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     }
     const int across = static_cast<int>((p.outputs + S::kRows - 1) / S::kRows), steps = S::steps(p.x.cols);
     const int cluster = block / S::kCluster, output = cluster % across * S::kRows;
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(S::kThreads)
     if (warp == S::kThreads / 32 - 1) {
       if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
       if constexpr (kExpands<Adapter>)
-        receive_inner<S>(adapter, ColumnBlocks::of(adapter, output, S::kRows, 0), first_token,
-                         free_stage<S>(ring, steps), gridDim.x - inner_blocks, lane);
+        receive_h<S>(adapter, ColumnBlocks::of(adapter, output, S::kRows, 0), first_token, free_stage<S>(ring, steps),
+                     gridDim.x - h_blocks, lane);
     } else {
       const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
       multiply<S, T>(p, adapter, place, steps, ring, warp, lane);
@@ -142,7 +142,7 @@ void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
   const int64_t clusters = pieces(p.outputs, S::kRows) * pieces(p.x.rows, S::kTokens * S::kCluster);
   if (clusters == 0) return;
   const auto blocks = static_cast<unsigned>((clusters + pieces(adapter.blocks, S::kCluster)) * S::kCluster);
-  constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
+  constexpr size_t kShared = std::max(S::kSharedBytes, ShapeOfH<S>::kSharedBytes);
   allow_shared<ring_kernel<S, T, Adapter>>(kShared);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
   launch_early_clusters(S::kCluster, ring_kernel<S, T, Adapter>, blocks, S::kThreads, kShared, stream, maps, p,
@@ -155,9 +155,9 @@ void launch(const Matmul& p, cudaStream_t stream) {
   p.end.y_f32 ? launch_with<S, uint32_t>(p, NoAdapter(), stream) : launch_with<S, uint16_t>(p, NoAdapter(), stream);
 }
 template <class S>
-void launch_adapted(const Matmul& p, const LoraShrinks& inner, cudaStream_t stream) {
-  const RingAdapter adapter = ring_adapter<Inner<S>>(p.x, inner);
-  if (!inner.expands()) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, stream);
+void launch_adapted(const Matmul& p, const LoraShrinks& shrinks, cudaStream_t stream) {
+  const RingAdapter adapter = ring_adapter<ShapeOfH<S>>(p.x, shrinks);
+  if (!shrinks.expands()) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, stream);
   with_groups(adapter, [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, stream); });
 }
 
@@ -213,11 +213,11 @@ std::array<SmallKernel, 6> kernels_of_many() {
 
 template <class S>
 __global__ void __launch_bounds__(kRingThreads)
-    inner_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
+    h_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
-    make_inner<S, false>(adapter, tokens, depth, shared, static_cast<int>(threadIdx.x) / 32,
-                         static_cast<int>(threadIdx.x) % 32);
+    make_h<S, false>(adapter, tokens, depth, shared, static_cast<int>(threadIdx.x) / 32,
+                     static_cast<int>(threadIdx.x) % 32);
   } else {
     __trap();
   }
@@ -228,16 +228,16 @@ __global__ void __launch_bounds__(kRingThreads)
 // queue and begin before the kernel ahead has ended, which the library's matmul, behind an event, cannot. All tokens'
 // blocks of the same columns form a cluster: its multiprocessors are in one part of the GPU, where the library's
 // clusters still fit beside it, and its blocks take turns to load a box of A for all.
-constexpr int kGroupsPerBlock = kTileOutputs / kInnerColumns;
+constexpr int kGroupsPerBlock = kTileOutputs / kHColumns;
 
-struct InnerGroup {
+struct HGroup {
   int pair = 0, column = 0;
 
   // Column group number `index` of all pairs.
-  __device__ static InnerGroup of(const RingAdapter& adapter, int index) {
+  __device__ static HGroup of(const RingAdapter& adapter, int index) {
     int p = 0;
     while (p + 1 < adapter.count && index >= adapter.pair[p + 1].first_block) ++p;
-    return {p, (index - adapter.pair[p].first_block) * kInnerColumns};
+    return {p, (index - adapter.pair[p].first_block) * kHColumns};
   }
 };
 
@@ -245,13 +245,13 @@ template <class S>
 __device__ void fill_groups(const RingAdapter& adapter, const CopyRing& all, int first_group, int groups,
                             int first_token, int steps) {
   const auto load_w = [&](const CopyRing& ring, int step) {
-    barrier_expect(ring.full(), S::kBoxes * (S::kXBytes + 128 * kInnerColumns * groups));
+    barrier_expect(ring.full(), S::kBoxes * (S::kXBytes + 128 * kHColumns * groups));
 #pragma unroll 1
     for (int g = 0; g < groups; ++g) {
-      const InnerGroup group = InnerGroup::of(adapter, first_group + g);
+      const HGroup group = HGroup::of(adapter, first_group + g);
 #pragma unroll
       for (int b = 0; b < S::kBoxes; ++b) {
-        const uint32_t to = ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + g * 128 * kInnerColumns;
+        const uint32_t to = ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + g * 128 * kHColumns;
         const int col = (step * S::kBoxes + b) * kBoxColumns;
         if ((g * S::kBoxes + b) % S::kCluster == cluster_rank())
           copy_box_to_blocks(to, adapter.a[group.pair], col, group.column, ring.full(), (1 << S::kCluster) - 1);
@@ -268,7 +268,7 @@ __device__ void fill_groups(const RingAdapter& adapter, const CopyRing& all, int
 
 template <class S>
 __global__ void __launch_bounds__(kRingThreads)
-    inner_groups_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
+    h_groups_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -287,10 +287,10 @@ __global__ void __launch_bounds__(kRingThreads)
     accumulate_ring<S>(acc, steps, ring, warp, lane);
     leave_rings<S>();
     if (warp >= groups) return;
-    const InnerGroup group = InnerGroup::of(adapter, first_group + warp);
+    const HGroup group = HGroup::of(adapter, first_group + warp);
     const RingPair& pair = adapter.pair[group.pair];
     const Place place = Place::of(0, pair.rank - group.column, first_token, 0, lane);
-    const InnerRows rows = InnerRows::of(adapter, pair, group.column, tokens);
+    const HRows rows = HRows::of(adapter, pair, group.column, tokens);
     bf16* const h = adapter.h + pair.h_begin + group.column;
 #pragma unroll
     for (int j = 0; j < S::kTokenTiles; ++j)
@@ -305,37 +305,37 @@ __global__ void __launch_bounds__(kRingThreads)
 }
 
 template <int kCluster>
-void launch_inner_groups(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
+void launch_h_groups(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
   using S = Shape<kRingTileRows, kTileOutputs, 2, kCluster>;
-  const RingAdapter adapter = ring_adapter<S>(x, inner);
+  const RingAdapter adapter = ring_adapter<S>(x, shrinks);
   const int64_t tokens = S::kTokens * kCluster;
   const dim3 grid(static_cast<unsigned>((x.rows + tokens - 1) / tokens * kCluster),
                   static_cast<unsigned>((adapter.column_blocks + kGroupsPerBlock - 1) / kGroupsPerBlock));
-  allow_shared<inner_groups_kernel<S>>(S::kSharedBytes);
-  launch_early_clusters(kCluster, inner_groups_kernel<S>, grid, kRingThreads, S::kSharedBytes, stream, adapter, x.rows,
+  allow_shared<h_groups_kernel<S>>(S::kSharedBytes);
+  launch_early_clusters(kCluster, h_groups_kernel<S>, grid, kRingThreads, S::kSharedBytes, stream, adapter, x.rows,
                         x.cols);
 }
 
 template <int kTokens>
-void launch_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
-  using S = Shape<kTokens, kInnerColumns, 4>;
-  const RingAdapter adapter = ring_adapter<S>(x, inner);
-  allow_shared<inner_kernel<S>>(S::kSharedBytes);
-  launch_early(inner_kernel<S>, static_cast<unsigned>(adapter.blocks), kRingThreads, S::kSharedBytes, stream, adapter,
+void launch_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
+  using S = Shape<kTokens, kHColumns, 4>;
+  const RingAdapter adapter = ring_adapter<S>(x, shrinks);
+  allow_shared<h_kernel<S>>(S::kSharedBytes);
+  launch_early(h_kernel<S>, static_cast<unsigned>(adapter.blocks), kRingThreads, S::kSharedBytes, stream, adapter,
                x.rows, x.cols);
 }
 
 }  // namespace
 
-bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream) {
+bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
   // Each block fills a multiprocessor, and a large matmul that runs beside it leaves few of them free.
   if (!has_copy_engine() || !x.aligned || x.rows > kRingRows) return false;
   if (x.rows > 2 * kRingTileRows)
-    launch_inner_groups<4>(x, inner, stream);
+    launch_h_groups<4>(x, shrinks, stream);
   else if (x.rows > kRingTileRows)
-    launch_inner_groups<2>(x, inner, stream);
+    launch_h_groups<2>(x, shrinks, stream);
   else
-    (x.rows <= 8 ? launch_inner<8> : launch_inner<16>)(x, inner, stream);
+    (x.rows <= 8 ? launch_h<8> : launch_h<16>)(x, shrinks, stream);
   return true;
 }
 

@@ -27,8 +27,8 @@ struct RingPair {
 };
 struct RingAdapter {
   CUtensorMap x;
-  CUtensorMap a[kMaxInner];
-  RingPair pair[kMaxInner];
+  CUtensorMap a[kMaxShrinks];
+  RingPair pair[kMaxShrinks];
   int count, column_blocks, blocks;  // column blocks of h; blocks that compute h in total
   bf16* h;                           // where h is stored for another launch
   int h_stride;
@@ -66,17 +66,17 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
 
 // Blocks of h have fewer tokens than those of the base, so that h is complete before the base's matmul ends.
 template <class S, int kMaxTokens>
-using InnerShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kInnerColumns, 4>;
+using HShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kHColumns, 4>;
 
 // Shape: of the blocks that compute h.
 template <class Shape>
-RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
+RingAdapter ring_adapter(const Operand& x, const LoraShrinks& shrinks) {
   RingAdapter adapter{};
   adapter.x = box_map(x, kBoxColumns, Shape::kTokens);
   int column = 0;
-  for (const LoraPair& pair : inner.pairs) {
+  for (const LoraPair& pair : shrinks.pairs) {
     const int i = adapter.count++, rank = static_cast<int>(pair.rank());
-    adapter.a[i] = box_map(operand(pair.a), kBoxColumns, kInnerColumns);
+    adapter.a[i] = box_map(operand(pair.a), kBoxColumns, kHColumns);
     adapter.pair[i] = {.b = data_of<bf16>(pair.b),
                        .rank = rank,
                        .out_begin = static_cast<int>(pair.out_begin),
@@ -86,12 +86,12 @@ RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
                        .ranks_each = static_cast<int>(pair.rank() / pair.rank_rows.adapters),
                        .scale = pair.scale};
     column += rank;
-    adapter.column_blocks += (rank + kInnerColumns - 1) / kInnerColumns;
+    adapter.column_blocks += (rank + kHColumns - 1) / kHColumns;
   }
-  adapter.blocks = static_cast<int>(inner.blocks(x.rows, Shape::kTokens));
-  adapter.h = inner.h, adapter.h_stride = static_cast<int>(inner.h_stride);
-  adapter.rank_rows = reinterpret_cast<const int2*>(inner.pairs.front().rank_rows.rows);
-  adapter.h_exchange = inner.exchange.h, adapter.received = inner.exchange.received;
+  adapter.blocks = static_cast<int>(shrinks.blocks(x.rows, Shape::kTokens));
+  adapter.h = shrinks.h, adapter.h_stride = static_cast<int>(shrinks.h_stride);
+  adapter.rank_rows = reinterpret_cast<const int2*>(shrinks.pairs.front().rank_rows.rows);
+  adapter.h_exchange = shrinks.exchange.h, adapter.received = shrinks.exchange.received;
   adapter.token_tiles = static_cast<int>((x.rows + 7) / 8);
   return adapter;
 }
@@ -99,10 +99,10 @@ RingAdapter ring_adapter(const Operand& x, const LoraShrinks& inner) {
 // ---- computing h ----
 
 // The rows in which a group of 16 columns of h is not 0 (RankRows).
-struct InnerRows {
+struct HRows {
   int begin, end;
 
-  __device__ static InnerRows of(const RingAdapter& adapter, const RingPair& pair, int column, int64_t tokens) {
+  __device__ static HRows of(const RingAdapter& adapter, const RingPair& pair, int column, int64_t tokens) {
     if (adapter.rank_rows == nullptr) return {0, static_cast<int>(tokens)};
     const int2 rows = adapter.rank_rows[column / pair.ranks_each];
     return {rows.x, rows.y};
@@ -114,7 +114,7 @@ struct InnerRows {
 // Stores tiles of h, of which a lane has ranks lane / 4 and lane / 4 + 8, for the blocks that add h B. to: where the
 // lane's words of the first tile go; count: of the tiles that exist.
 template <int kTokenTiles>
-__device__ __forceinline__ void send_inner(uint2* to, const float (&h)[kTokenTiles][4], int count) {
+__device__ __forceinline__ void send_h(uint2* to, const float (&h)[kTokenTiles][4], int count) {
   // Both of a lane's tokens of a rank -> both ranks of a token, as stored.
   const auto word_of = [](float first, float second) {
     uint32_t word = pack_bf16(first, second);
@@ -129,22 +129,22 @@ __device__ __forceinline__ void send_inner(uint2* to, const float (&h)[kTokenTil
   }
 }
 
-// S: an InnerShape. Only the first warp's 16 outputs of the tile are used. kSends: h goes to the blocks of this launch,
+// S: an HShape. Only the first warp's 16 outputs of the tile are used. kSends: h goes to the blocks of this launch,
 // not to RingAdapter::h. kLoader: the launch's last warp.
 template <class S, bool kSends, int kLoader = kWarpgroup / 32>
-__device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
-                           int lane) {
+__device__ void make_h(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
+                       int lane) {
   const int block = static_cast<int>(blockIdx.x) % adapter.column_blocks;
   const int first_token = static_cast<int>(blockIdx.x) / adapter.column_blocks * S::kTokens;
   int p = 0;
   while (p + 1 < adapter.count && block >= adapter.pair[p + 1].first_block) ++p;
   const RingPair& pair = adapter.pair[p];
-  const int column = (block - pair.first_block) * kInnerColumns;
-  const InnerRows rows = InnerRows::of(adapter, pair, column, tokens);
+  const int column = (block - pair.first_block) * kHColumns;
+  const HRows rows = HRows::of(adapter, pair, column, tokens);
   const CopyRing ring = begin_ring<S>(shared);
   const int steps = rows.meets(first_token, S::kTokens) ? S::steps(depth) : 0;
   if (warp == kLoader) {
-    if (lane == 0) fill_with_boxes<S>(ring, adapter.x, first_token, adapter.a[p], column, kInnerColumns, steps);
+    if (lane == 0) fill_with_boxes<S>(ring, adapter.x, first_token, adapter.a[p], column, kHColumns, steps);
     return;
   }
   if (kLoader > kWarpgroup / 32 && warp >= kWarpgroup / 32) return;
@@ -160,8 +160,8 @@ __device__ void make_inner(const RingAdapter& adapter, int64_t tokens, int64_t d
       if (place.output_of(e) >= place.end || !rows.has(static_cast<int>(place.token_of(j, e)))) acc[j][e] = 0;
   if constexpr (kSends) {
     const int first_tile = first_token / 8;
-    return send_inner(adapter.h_exchange + (block * adapter.token_tiles + first_tile) * 32 + lane, acc,
-                      adapter.token_tiles - first_tile);
+    return send_h(adapter.h_exchange + (block * adapter.token_tiles + first_tile) * 32 + lane, acc,
+                  adapter.token_tiles - first_tile);
   }
   bf16* const h = adapter.h + pair.h_begin + column;
 #pragma unroll
@@ -188,7 +188,7 @@ struct ColumnBlocks {
       const auto meets = [&](int from) { return from < count && from + pair.outputs > 0; };
       if (!meets(at) && !meets(at - apart)) continue;
       if (all.end == 0) all.begin = pair.first_block;
-      all.end = pair.first_block + (pair.rank + kInnerColumns - 1) / kInnerColumns;
+      all.end = pair.first_block + (pair.rank + kHColumns - 1) / kHColumns;
     }
     return all;
   }
@@ -197,7 +197,7 @@ struct ColumnBlocks {
 // The column blocks of h that a stage of a ring can hold.
 template <class S>
 constexpr int64_t received_blocks() {
-  return (S::kStageBytes - kReceivedTiles) / InnerExchange::bytes_of_column_block(S::kTokens);
+  return (S::kStageBytes - kReceivedTiles) / HExchange::bytes_of_column_block(S::kTokens);
 }
 // The stage of a block's ring that its `steps` steps leave free first.
 template <class S>
@@ -245,8 +245,8 @@ struct ArrivingTiles {
 // Copies a block's part of h to a stage of its ring: the number of the first column block, then, from kReceivedTiles
 // on, its tiles of tokens. Called in each of the `others` blocks by the warp that has filled the ring.
 template <class S>
-__device__ __forceinline__ void receive_inner(const RingAdapter& adapter, const ColumnBlocks& needed, int first_token,
-                                              const CopyRing& stage, uint32_t others, int lane) {
+__device__ __forceinline__ void receive_h(const RingAdapter& adapter, const ColumnBlocks& needed, int first_token,
+                                          const CopyRing& stage, uint32_t others, int lane) {
   using Tiles = ArrivingTiles<S::kTokenTiles>;
   constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
   static_assert(S::kStages > 1);                          // the last step's stage is not released
@@ -278,7 +278,7 @@ __device__ __forceinline__ void receive_inner(const RingAdapter& adapter, const 
   if (lane == 0) *adapter.received = 0;
 }
 template <int kThreads>
-__device__ __forceinline__ void wait_for_inner() {
+__device__ __forceinline__ void wait_for_h() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
 }
 
@@ -337,7 +337,7 @@ class TileDelta {
   }
 
   // y[j][e] becomes y + scale h B. The input is rounded to the storage type, the sum is not. h: where the block has
-  // received it (receive_inner).
+  // received it (receive_h).
   template <int kTokenTiles>
   __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], uint32_t h, int lane) const {
     float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // for the first output; for the second
@@ -352,7 +352,7 @@ class TileDelta {
       for (int i = 0; i < 4; ++i)
         b[i] = output_[i % 2].masked(b_[g][i][0] | uint32_t{b_[g][i][1]} << 16, rank_of(g, i / 2));
       const auto add_tiles = [&](float(&sums)[kTokenTiles][4], const DeltaOutput& output) {
-        if (kGroups > 1 && g * kInnerColumns >= output.rank) return;  // 0 times another group's h need not be 0
+        if (kGroups > 1 && g * kHColumns >= output.rank) return;  // 0 times another group's h need not be 0
         const uint32_t from = tiles + output.received(g, begin) * kTokenTiles * kTileBytes;
 #pragma unroll
         for (int j = 0; j < kTokenTiles; ++j) {

@@ -16,9 +16,9 @@ struct Maps {
 };
 
 // Prefers few blocks: with 48 outputs per block, 64 rows of gate_up occupy every multiprocessor of an H200.
-constexpr int kInnerTokens = 32;
+constexpr int kHTokens = 32;
 template <class S>
-using Inner = InnerShape<S, kInnerTokens>;
+using ShapeOfH = HShape<S, kHTokens>;
 
 template <class S>
 __device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing& all) {
@@ -48,7 +48,7 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int
   accumulate_ring<S>(acc, steps, ring, warp, lane);
   if (p.end.bias) add_bias(acc, bias);
   if constexpr (kHasAdapter<Adapter>) {
-    wait_for_inner<S::kThreads>();
+    wait_for_h<S::kThreads>();
     if (stored) b.add_to(acc, free_stage<S>(ring, steps).at(), lane);
   }
   if (!stored) return;
@@ -73,14 +73,14 @@ __global__ void __launch_bounds__(S::kThreads)
     const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
     if constexpr (kHasAdapter<Adapter>)
       if (block < 0)
-        return make_inner<Inner<S>, true, S::kThreads / 32 - 1>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+        return make_h<ShapeOfH<S>, true, S::kThreads / 32 - 1>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     const int first = block * S::kRows / 2, steps = S::steps(p.x.cols);
     const CopyRing ring = begin_ring<S>(shared);
     if (warp == S::kThreads / 32 - 1) {
       if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
       if constexpr (kHasAdapter<Adapter>)
-        receive_inner<S>(adapter, ColumnBlocks::of(adapter, first, S::kRows / 2, static_cast<int>(p.outputs / 2)), 0,
-                         free_stage<S>(ring, steps), gridDim.x - adapter.blocks, lane);
+        receive_h<S>(adapter, ColumnBlocks::of(adapter, first, S::kRows / 2, static_cast<int>(p.outputs / 2)), 0,
+                     free_stage<S>(ring, steps), gridDim.x - adapter.blocks, lane);
       return;
     }
     multiply<S>(p, adapter, first, steps, ring, warp, lane);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(S::kThreads)
 
 template <class S, class Adapter>
 void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
-  constexpr size_t kShared = std::max(S::kSharedBytes, Inner<S>::kSharedBytes);
+  constexpr size_t kShared = std::max(S::kSharedBytes, ShapeOfH<S>::kSharedBytes);
   allow_shared<ring_swiglu_kernel<S, Adapter>>(kShared);
   const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + adapter.blocks);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), slab_map(p.w, S::kRows, S::kBoxes, true)};
@@ -100,9 +100,10 @@ void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
 }
 
 template <class S>
-void launch(const Matmul& p, const LoraShrinks* inner, cudaStream_t stream) {
-  if (!inner) return launch_with<S>(p, NoAdapter(), stream);
-  with_groups(ring_adapter<Inner<S>>(p.x, *inner), [&](const auto& adapter) { launch_with<S>(p, adapter, stream); });
+void launch(const Matmul& p, const LoraShrinks* shrinks, cudaStream_t stream) {
+  if (!shrinks) return launch_with<S>(p, NoAdapter(), stream);
+  with_groups(ring_adapter<ShapeOfH<S>>(p.x, *shrinks),
+              [&](const auto& adapter) { launch_with<S>(p, adapter, stream); });
 }
 
 struct SwigluKernel {
@@ -111,7 +112,7 @@ struct SwigluKernel {
 };
 template <class S>
 constexpr SwigluKernel kernel_of() {
-  static_assert(received_blocks<S>() >= InnerExchange::kColumnBlocks);  // gates and ups may be of all pairs
+  static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);  // gates and ups may be of all pairs
   return {S::kRows, launch<S>};
 }
 template <int kTokens, int kBoxes>
@@ -138,11 +139,11 @@ bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessor
   const int64_t rows = p.x.rows;
   const std::span<const SwigluKernel> few = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : kOf32;
   const std::span<const SwigluKernel> kernels = rows <= 32 ? few : kOf64;
-  const int64_t inner_blocks = adapter ? adapter->blocks(rows, kInnerTokens) : 0;
+  const int64_t h_blocks = adapter ? adapter->blocks(rows, kHTokens) : 0;
   // The load of the multiprocessor that finishes last; starting a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {
     constexpr int64_t kBeginning = 16;
-    const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows + inner_blocks;
+    const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows + h_blocks;
     return (blocks + multiprocessors - 1) / multiprocessors * (kernel.rows + kBeginning);
   };
   std::ranges::min_element(kernels, {}, longest)->launch(p, adapter, stream);

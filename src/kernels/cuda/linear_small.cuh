@@ -47,30 +47,30 @@ struct Matmul {
 
 // The pairs of an adapter that a matmul's launch computes: h = x A, all pairs side by side in one matrix, and either h
 // is stored or, with an exchange, y += scale h B. Without pairs there is nothing to compute.
-inline constexpr int kMaxInner = kMaxSitePairs;
-inline constexpr int kInnerColumns = 16;  // columns of h per block
+inline constexpr int kMaxShrinks = kMaxSitePairs;
+inline constexpr int kHColumns = 16;  // columns of h per block
 
 // Device memory through which the blocks of a launch that compute h hand it to those that add h B
 // (linear_ring_adapter.cuh); zero between launches.
-struct InnerExchange {
+struct HExchange {
   uint2* h = nullptr;
   uint32_t* received = nullptr;  // number of blocks that have received h
 
-  static constexpr int64_t kColumnBlocks = kMaxInner * kMaxStackedRank / kInnerColumns;  // at most
-  static constexpr int64_t bytes_of_column_block(int64_t tokens) { return tokens * kInnerColumns * 2; }
+  static constexpr int64_t kColumnBlocks = kMaxShrinks * kMaxStackedRank / kHColumns;  // at most
+  static constexpr int64_t bytes_of_column_block(int64_t tokens) { return tokens * kHColumns * 2; }
 };
 
 struct LoraShrinks {
   std::span<const LoraPair> pairs;  // aligned A
   bf16* h = nullptr;
   int64_t h_stride = 0;
-  InnerExchange exchange = {};  // needs even ranks up to kMaxStackedRank and outputs in tiles of 16
+  HExchange exchange = {};  // needs even ranks up to kMaxStackedRank and outputs in tiles of 16
 
   bool expands() const { return exchange.h != nullptr; }
 
   int64_t column_blocks() const {
     int64_t across = 0;
-    for (const LoraPair& pair : pairs) across += (pair.rank() + kInnerColumns - 1) / kInnerColumns;
+    for (const LoraPair& pair : pairs) across += (pair.rank() + kHColumns - 1) / kHColumns;
     return across;
   }
   // Blocks of `tokens` rows each that compute h.
@@ -79,7 +79,7 @@ struct LoraShrinks {
   int64_t needed_blocks(int64_t outputs) const {
     int64_t most = 0, narrowest = outputs;
     for (const LoraPair& pair : pairs) {
-      most = std::max(most, (pair.rank() + kInnerColumns - 1) / kInnerColumns);
+      most = std::max(most, (pair.rank() + kHColumns - 1) / kHColumns);
       narrowest = std::min(narrowest, pair.b[1]);
     }
     // Outputs of three pairs would include all of the second one's.
@@ -99,9 +99,9 @@ struct SmallKernel {
 
   bool ring() const { return launch_adapted != nullptr; }
   // Outputs n and n + 8 of a block, counted from its first, must have the same pair, for n % 16 < 8.
-  bool can_expand(const LoraShrinks& inner) const {
-    return ring() && inner.needed_blocks(rows) <= received_blocks &&
-           (rows % 16 == 0 || (inner.pairs.size() == 1 && inner.pairs.front().out_begin == 0));
+  bool can_expand(const LoraShrinks& shrinks) const {
+    return ring() && shrinks.needed_blocks(rows) <= received_blocks &&
+           (rows % 16 == 0 || (shrinks.pairs.size() == 1 && shrinks.pairs.front().out_begin == 0));
   }
 };
 
@@ -111,10 +111,10 @@ const SmallKernel& any_kernel(bool transposed);
 // linear_ring.cu: for up to kRingRows rows; empty if the GPU or the number of rows is not supported. kRingTileRows rows
 // are one tile of tokens; SwiGLU is in the launch only there (linear_ring_swiglu.cu).
 inline constexpr int64_t kRingTileRows = 64, kRingRows = 256;
-inline constexpr int kRingInnerTokens = 16;  // tokens per block that computes h
+inline constexpr int kRingHTokens = 16;  // tokens per block that computes h
 std::span<const SmallKernel> ring_kernels(int64_t rows);
 // linear_ring.cu: only the adapter's h; false if the shape is not supported.
-bool ring_inner(const Operand& x, const LoraShrinks& inner, cudaStream_t stream);
+bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream);
 // linear.cu: lora_shrink by these kernels.
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);
 // The kernel to use for M rows when nothing has been measured.
