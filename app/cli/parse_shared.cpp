@@ -151,15 +151,16 @@ std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
   const auto set = [&training](const std::string& how) {
     training.recompute = how == "full"        ? Recompute::full
                          : how == "selective" ? Recompute::selective
+                         : how == "norms"     ? Recompute::norms
                          : how == "none"      ? Recompute::none
                                               : Recompute::automatic;
   };
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
            "largest micro-batch in tokens; affects memory and speed only (longer samples, and up to 4096 tokens of "
            "samples with one prompt, stay whole)"},
-          {"--recompute", "HOW", choice("auto|none|selective|full", "auto", set),
+          {"--recompute", "HOW", choice("auto|none|norms|selective|full", "auto", set),
            "what the backward pass recomputes: full: whole blocks | selective: norms, activation functions, "
-           "rotated q and k, x A | none | auto: on a GPU the least that its memory allows, on a CPU selective"},
+           "rotated q and k, x A | norms | none | auto: on a GPU the least that its memory allows, on a CPU selective"},
           {"--recompute-granularity", "HOW", choice("full|selective", "", set),
            "same as --recompute, under Megatron's name"},
           {"--gradient-checkpointing",

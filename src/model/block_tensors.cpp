@@ -50,14 +50,16 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
     t.mid = arena.alloc({count, c.width}, dtype);
     allocate_kept(t.mlp, c, count, dtype, arena);
     if (shape.recompute == Recompute::none) {
-      if (i > 0) {
-        t.norm = arena.alloc({count, c.width}, dtype);
-        allocate_recomputed(t.mlp, c, count, dtype, arena);
-        t.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
-      }
+      if (i > 0) t.norm = arena.alloc({count, c.width}, dtype);
       t.post_norm = arena.alloc({count, c.width}, dtype);
       t.norm_rstd = arena.alloc({count});
       t.post_norm_rstd = arena.alloc({count});
+    }
+    if (keeps_activations(shape.recompute)) {
+      if (i > 0) {
+        allocate_recomputed(t.mlp, c, count, dtype, arena);
+        t.qk = arena.alloc({count, c.q_width() + c.kv_width()}, dtype);
+      }
       if (c.qk_norm) t.qk_rstd = arena.alloc({count * (c.heads + c.kv_heads)});
     }
     if (shape.kept_ranks > 0 && shape.kept_layers > 0) {  // else the one set is of layers without an adapter
@@ -71,13 +73,14 @@ std::vector<BlockTensors> kept_tensors(const Model& model, const PassShape& shap
 
 TokenElements kept_elements(const ModelSpec& c, const PassShape& shape) {
   const int64_t sets = kept_sets(shape);
-  const bool keeps_all = shape.recompute == Recompute::none;
-  const int64_t acts = keeps_all ? sets : 1, norms = keeps_all ? 2 * sets : 1;
+  const bool keeps_acts = keeps_activations(shape.recompute), keeps_norms = shape.recompute == Recompute::none;
+  const int64_t acts = keeps_acts ? sets : 1, norms = keeps_norms ? 2 * sets : 1;
   TokenElements elements;
   elements.activations = norms * c.width + sets * (c.qkv_width() + c.q_width() + c.width + mlp_kept(c)) +
                          acts * (mlp_recomputed(c) + c.q_width() + c.kv_width()) + shape.kept_ranks;
   elements.floats = sets * 2 * c.heads;
-  if (keeps_all) elements.floats += sets * (2 + (c.qk_norm ? c.heads + c.kv_heads : 0));
+  if (keeps_norms) elements.floats += sets * 2;
+  if (keeps_acts && c.qk_norm) elements.floats += sets * (c.heads + c.kv_heads);
   return elements;
 }
 

@@ -34,7 +34,7 @@ std::vector<lora::GradientRows> computed_lanes(std::span<const lora::GradientRow
 const lora::AdapterLayout* only_layout(SequenceAdapters adapters);
 
 // Whole sequences over the KV memory of one layer; shared rows have one place in it. Unless each layer keeps its own
-// (Recompute::none) every layer uses it in turn: backward stores keys and values anew.
+// (keeps_activations) every layer uses it in turn: backward stores keys and values anew.
 struct PackedRows {
   std::vector<void*> blocks;
   std::vector<Segment> segments;

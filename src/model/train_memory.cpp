@@ -47,7 +47,7 @@ int64_t logits_bytes(const ModelSpec& c, const PassShape& s) {
 }
 
 int64_t kv_layers(const ModelSpec& c, const PassShape& s) {
-  return s.recompute == Recompute::none ? c.layers : 1;
+  return keeps_activations(s.recompute) ? c.layers : 1;
 }
 
 int64_t kept_bytes(const ModelSpec& c, const PassShape& s) {
@@ -97,14 +97,14 @@ void reserve(Arena& arena, int64_t bytes) {
 }
 
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device) {
-  if (recompute != Recompute::none || dropout || !kernels::gains_by_kept_h(device)) return 0;
+  if (!keeps_activations(recompute) || dropout || !kernels::gains_by_kept_h(device)) return 0;
   int64_t ranks = 0;
   for (const lora::Pair& pair : layout.pairs) ranks += (pair.rank + 7) / 8 * 8;
   return ranks;
 }
 
 const char* recompute_name(Recompute recompute) {
-  constexpr const char* kNames[] = {"none", "selective", "full"};
+  constexpr const char* kNames[] = {"none", "norms", "selective", "full"};
   return kNames[static_cast<size_t>(recompute)];
 }
 

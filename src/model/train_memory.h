@@ -27,7 +27,7 @@ struct PassShape {
   int64_t candidates = 0;                            // tokens of a row beside its target
 };
 
-// Of all pairs, where a pass keeps what it makes of them (TrainPass: Recompute::none, on a GPU, without dropout).
+// Of all pairs, where a pass keeps what it makes of them (keeps_activations, on a GPU, without dropout).
 int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool dropout, Device device);
 // What an adapter makes of max_rank and the like.
 void add_adapter(PassShape& shape, const lora::AdapterLayout& layout);

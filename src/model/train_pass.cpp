@@ -173,7 +173,7 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
   const std::vector<kernels::GradientPlan> plans = plan_by_adapter(s.rows.adapters.rows, own_lanes, scratch_, stream_);
   for (size_t i = 0; i < plans.size(); ++i) s.rows.adapters.rows[i].gradients = &plans[i];
   const ProfileRange range("train/backward");
-  const bool kept = s.shape.recompute == Recompute::none, whole = s.shape.recompute == Recompute::full;
+  const bool kept = keeps_activations(s.shape.recompute), whole = s.shape.recompute == Recompute::full;
   for (int64_t layer = c.layers - 1; layer >= s.first_layer; --layer) {
     const BlockTensors& t = s.of(layer);
     if (whole) block_forward_kept(s.input(layer), layer, s.rows, t);

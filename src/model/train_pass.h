@@ -27,10 +27,14 @@ struct TrainBatch {
 
 // What backward makes again instead of keeping it; the bits are the same.
 //   none       nothing
-//   selective  norms, activation functions, rotated queries and keys, and the adapters' x A
+//   norms      the outputs of norms
+//   selective  those of activation functions, rotated queries and keys, and the adapters' x A, too
 //   full       whole blocks: only their inputs are kept
-enum class Recompute { none, selective, full };
+enum class Recompute { none, norms, selective, full };
 const char* recompute_name(Recompute recompute);
+inline bool keeps_activations(Recompute recompute) {
+  return recompute <= Recompute::norms;
+}
 
 struct TrainOptions {
   float inv_temperature = 1;

@@ -30,8 +30,8 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
 constexpr int64_t kRanksReserve = int64_t{1} << 30;  // NCCL's buffers, and what a sum over ranks receives
-// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none`
-// keeps, but recomputing whole blocks costs more than a smaller pool.
+// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none` and `norms`
+// keep, but recomputing whole blocks costs more than a smaller pool.
 constexpr double kKvBesideNone = 0.5, kKvBesideSelective = 0.1;
 
 std::string gigabytes(int64_t bytes) {
@@ -88,13 +88,18 @@ void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained 
   };
   switch (wanted) {
     case Recompute::none: return take(model::Recompute::none);
+    case Recompute::norms: return take(model::Recompute::norms);
     case Recompute::selective: return take(model::Recompute::selective);
     case Recompute::full: return take(model::Recompute::full);
     case Recompute::automatic: break;
   }
-  take(plan.room ? model::Recompute::none : model::Recompute::selective);
-  if (!plan.room || fits(plan.kv_asked ? 0 : kKvBesideNone)) return;
+  if (plan.room)
+    for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::norms}) {
+      take(recompute);
+      if (fits(plan.kv_asked ? 0 : kKvBesideNone)) return;
+    }
   take(model::Recompute::selective);
+  if (!plan.room) return;
   if (!fits(kKvBesideSelective)) take(model::Recompute::full);
 }
 

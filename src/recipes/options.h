@@ -77,7 +77,7 @@ struct OptimizerOptions {
 
 // What the backward pass makes again (model::Recompute). automatic: on a GPU as little as its memory allows, on the CPU
 // selective.
-enum class Recompute { automatic, none, selective, full };
+enum class Recompute { automatic, none, norms, selective, full };
 
 // Ranks of a job (parallel/group.h), and the layout that they were asked for in (recipes/layout.h).
 struct RankOptions {

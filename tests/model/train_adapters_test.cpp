@@ -16,7 +16,7 @@ struct Outputs {
   bool operator==(const Outputs&) const = default;
 };
 
-constexpr Recompute kRecompute[] = {Recompute::none, Recompute::selective, Recompute::full};
+constexpr Recompute kRecompute[] = {Recompute::none, Recompute::norms, Recompute::selective, Recompute::full};
 
 // One batch of all sequences, or sequence by sequence those that `only` uses. `which[s]` is the adapter of sequence s,
 // -1 the base.

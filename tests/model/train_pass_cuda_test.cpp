@@ -49,7 +49,7 @@ TEST_P(TrainPassCuda, RecomputeGivesTheSameBits) {
       both.dropout = dropout;
       both.recompute = Recompute::selective;
       const TrainResult kept = train_here(both);
-      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::full}) {
         both.recompute = recompute;
         EXPECT_EQ(kept, train_here(both)) << lora::lora_type_name(type) << " " << recompute_name(recompute);
       }
@@ -164,7 +164,7 @@ TEST_P(TrainPassCuda, MemoryIsWhatTheEstimateSays) {
     pass.backward(Packed::view(d), Packed::view(d), {&lane, 1});
     gpu().synchronize();
   };
-  for (const Recompute recompute : {Recompute::full, Recompute::selective, Recompute::none}) {
+  for (const Recompute recompute : {Recompute::full, Recompute::selective, Recompute::norms, Recompute::none}) {
     TrainPass warm(model, gpu()), pass(model, gpu());
     step(warm, 12, recompute);  // the stream's scratch memory is not the pass's
     const int64_t before = live_bytes(gpu().device());

@@ -31,7 +31,7 @@ TEST(TrainPass, RecomputeGivesTheSameBits) {
       TrainCase run{
           .json = tiny_json(family), .type = lora::LoraType::canonical, .micro_batches = {3, 3}, .dropout = dropout};
       const TrainResult kept = train(run);
-      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::full}) {
         run.recompute = recompute;
         EXPECT_EQ(kept, train(run)) << family << " " << recompute_name(recompute) << " " << dropout;
       }
@@ -293,7 +293,7 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
                  {.inv_temperature = 1, .recompute = recompute, .entropy = true});
     pass.backward({.logprob_T = d_rows, .entropy_T = d_rows, .candidate_logprob_TK = d_candidates}, {&lane, 1});
   };
-  for (const Recompute recompute : {Recompute::full, Recompute::selective, Recompute::none}) {
+  for (const Recompute recompute : {Recompute::full, Recompute::selective, Recompute::norms, Recompute::none}) {
     TrainPass pass(model, stream);
     const int64_t before = live_bytes();
     for (const int64_t sequences : {4, 8, 6, 12, 2}) step(pass, sequences, recompute);
@@ -307,7 +307,8 @@ TEST(TrainPass, MemoryIsWhatTheEstimateSays) {
     return TrainPass::activation_bytes(config, *adapter.layout, 4096, recompute, Device::cpu);
   };
   EXPECT_LT(bytes_of(Recompute::full), bytes_of(Recompute::selective) / 2);
-  EXPECT_LT(bytes_of(Recompute::selective), bytes_of(Recompute::none));
+  EXPECT_LT(bytes_of(Recompute::selective), bytes_of(Recompute::norms));
+  EXPECT_LT(bytes_of(Recompute::norms), bytes_of(Recompute::none));
 }
 
 // Nothing is kept for a backward below the lowest adapter, so there is none.

@@ -23,7 +23,8 @@ TEST_P(Golden, Logits) {
 }
 
 TEST_P(Golden, LogprobsEntropiesAndGradientsOfTheMeanLoss) {
-  for (const auto recompute : {model::Recompute::none, model::Recompute::selective, model::Recompute::full})
+  for (const auto recompute :
+       {model::Recompute::none, model::Recompute::norms, model::Recompute::selective, model::Recompute::full})
     expect_golden(case_, sft_numbers(case_, recompute), kSameArithmetic);
 }
 

@@ -46,15 +46,19 @@ TEST_F(MemoryPlans, RecomputesOnlyWithoutRoom) {
   EXPECT_EQ(large.prefill, 0);
   EXPECT_EQ(large.kv, 0);
   EXPECT_NO_THROW(require_fit(large));
-  const MemoryPlan less = plan(large.without_kv() - 1, {});
+  const MemoryPlan norms = plan(large.without_kv() - 1, {});
+  EXPECT_EQ(norms.recompute, model::Recompute::norms);
+  EXPECT_LT(norms.activations, large.activations);
+  const MemoryPlan less = plan(norms.without_kv() - 1, {});
   EXPECT_EQ(less.recompute, model::Recompute::selective);
-  EXPECT_LT(less.activations, large.activations);
+  EXPECT_LT(less.activations, norms.activations);
   const MemoryPlan small = plan(36 * kGiB, {});
   EXPECT_EQ(small.recompute, model::Recompute::full);
   EXPECT_LT(small.activations, less.activations);
   EXPECT_NO_THROW(require_fit(small));
   EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::full}).recompute, model::Recompute::full);
   EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::selective}).recompute, model::Recompute::selective);
+  EXPECT_EQ(plan(36 * kGiB, {.recompute = Recompute::norms}).recompute, model::Recompute::norms);
   EXPECT_EQ(plan(36 * kGiB, {.recompute = Recompute::none}).recompute, model::Recompute::none);
 }
 
@@ -101,15 +105,15 @@ TEST_F(MemoryPlans, ACriticIsCounted) {
       .rank = 8, .alpha = 16, .target_modules = {"all-linear"}, .value_width = base_.config.width};
   const auto critic = lora::resolve_layout(config, model::linear_modules(base_.config));
   const auto planned = [&](std::vector<TrainedBeside> trained) {
-    return plan_memory(base_.config, *layout_, DType::bf16, {}, {.engine = EnginePlan{}, .trained = std::move(trained)},
-                       Device::cuda, 139 * kGiB);
+    return plan_memory(base_.config, *layout_, DType::bf16, {.recompute = Recompute::norms},
+                       {.engine = EnginePlan{}, .trained = std::move(trained)}, Device::cuda, 139 * kGiB);
   };
   const MemoryPlan alone = planned({}), both = planned({{"critic", critic}});
   EXPECT_EQ(both.base, alone.base);
   EXPECT_EQ(both.moments - alone.moments, 8 * critic->num_trained);
   EXPECT_EQ(both.adapter - alone.adapter, 12 * critic->num_floats);  // two versions, each f32 and bf16
   EXPECT_GT(both.lanes, alone.lanes);
-  EXPECT_EQ(both.activations, alone.activations);  // passes take turns
+  EXPECT_EQ(both.activations, alone.activations);  // passes take turns (with `auto` they would recompute differently)
   EXPECT_LT(both.kv, alone.kv);
   EXPECT_EQ(both.without_kv() + both.kv, 139 * kGiB);
 }
