@@ -30,8 +30,8 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
 constexpr int64_t kRanksReserve = int64_t{1} << 30;  // NCCL's buffers, and what a sum over ranks receives
-// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none` and `norms`
-// keep, but recomputing whole blocks costs more than a smaller pool.
+// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none` and
+// `norms` keep, but recomputing whole blocks costs more than a smaller pool.
 constexpr double kKvBesideNone = 0.5, kKvBesideSelective = 0.1;
 
 std::string gigabytes(int64_t bytes) {

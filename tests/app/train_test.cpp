@@ -445,10 +445,11 @@ TEST(Train, RecomputationAndDryRun) {
   EXPECT_EQ(recompute("--gradient-checkpointing"), Recompute::full);
   EXPECT_EQ(recompute("--recompute full"), Recompute::full);
   EXPECT_EQ(recompute("--recompute none"), Recompute::none);
+  EXPECT_EQ(recompute("--recompute norms"), Recompute::norms);
   EXPECT_EQ(recompute("--recompute selective"), Recompute::selective);
   EXPECT_EQ(recompute("--recompute-granularity selective"), Recompute::selective);
   EXPECT_EQ(recompute("--recompute full --recompute auto"), Recompute::automatic);
-  rejects("--recompute some", {"--recompute", "auto, none, selective, full"});
+  rejects("--recompute some", {"--recompute", "auto, none, norms, selective, full"});
   EXPECT_TRUE(notes_contain("--offload", "unnecessary"));
   EXPECT_TRUE(parse_train(train_args("--dry-run")).dry_run);
   EXPECT_FALSE(parse_train(train_args()).dry_run);
