@@ -23,7 +23,8 @@ void attention_backward(const BlockBackward& call) {
 
 }  // namespace
 
-Tensor norm_again(const BlockBackward& call, ConstTensor x, const Vector& weight, Tensor norm, Tensor kept_rstd) {
+Tensor rstd_for_backward(const BlockBackward& call, ConstTensor x, const Vector& weight, Tensor norm,
+                         Tensor kept_rstd) {
   if (!kept_rstd.empty()) return kept_rstd;
   kernels::rmsnorm_forward(norm, call.g.rstd, x, weight.view(), call.rows.config->norm_eps, *call.rows.stream);
   return call.g.rstd;
@@ -52,7 +53,7 @@ void block_backward(const BlockBackward& call) {
   if (!mlp_backward(call)) return;
   if (!linear_backward(call, g.d_att, g.d, t.att, w.o, t.h.o, t.mid, call.x)) return;
   attention_backward(call);
-  const Tensor rstd = norm_again(call, call.x, w.input_norm, t.norm, t.norm_rstd);
+  const Tensor rstd = rstd_for_backward(call, call.x, w.input_norm, t.norm, t.norm_rstd);
   if (!linear_backward(call, g.d_norm, g.d_qkv, t.norm, w.qkv, t.h.qkv, t.qkv)) return;
   kernels::rmsnorm_backward(g.d, g.d_norm, call.x, w.input_norm.view(), rstd, true, stream);
 }

@@ -24,7 +24,7 @@ inline kernels::LinearInput normed(ConstTensor x, const Vector& weight, Tensor n
   return {.x = x, .norm_weight = weight.view(), .norm_eps = rows.config->norm_eps, .norm = norm, .rstd = rstd};
 }
 // The rstd of x for backward: the one that forward has kept with `norm`, or both are computed again.
-Tensor norm_again(const BlockBackward& call, ConstTensor x, const Vector& weight, Tensor norm, Tensor kept_rstd);
+Tensor rstd_for_backward(const BlockBackward& call, ConstTensor x, const Vector& weight, Tensor norm, Tensor kept_rstd);
 
 // Whether anything below `layer` in this block, or any block below, needs a gradient.
 bool needed_below(const BlockBackward& call, const Linear& layer);

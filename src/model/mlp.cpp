@@ -65,7 +65,7 @@ bool mlp_backward(const BlockBackward& call) {
   const Arena::Scope scope(*call.rows.arena);
   const ConstTensor gate_up = kept_gate_up(call.rows, w, t);
   if (!activation_backward(call, w)) return false;
-  const Tensor rstd = norm_again(call, t.mid, w.post_norm, t.post_norm, t.post_norm_rstd);
+  const Tensor rstd = rstd_for_backward(call, t.mid, w.post_norm, t.post_norm, t.post_norm_rstd);
   if (!linear_backward(call, g.d_norm, t.mlp.gate_up, t.post_norm, w.gate_up, t.h.gate_up, gate_up)) return false;
   kernels::rmsnorm_backward(g.d, g.d_norm, t.mid, w.post_norm.view(), rstd, true, stream);
   return true;

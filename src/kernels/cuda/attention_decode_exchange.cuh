@@ -1,10 +1,11 @@
-// How few CTAs exchange the parts of o that belong to one sequence's spans (attention_decode_heads.cu): the CTA of the
-// last span waits for the others and merges, so no fence and no counter stands between a part's store and its use.
+// Decode attention of few sequences (attention_decode_heads.cu): the CTAs of a sequence's spans exchange their parts of
+// o. The CTA of the last span waits for the others and merges, so no fence and no counter stands between a part's store
+// and its use.
 //
 // Parts lie in memory that holds zeros between launches (Library::attention_parts, as Decode::partial_o and
-// partial_ml). A word, an f32, is stored inverted, so one that is not zero has arrived; of NaN the one with all bits
-// set is stored as another. A CTA waits for CTAs of lower indices alone, and zeroes what it has read. GPUs begin CTAs
-// in the order of their indices; should one not do so, the launch fails after half a minute.
+// partial_ml). Each f32 is stored with all bits inverted, so a word that is not zero has arrived; a NaN whose bits
+// are all set is stored as another NaN. A CTA waits for CTAs of lower indices alone, and zeroes what it has read. GPUs
+// begin CTAs in the order of their indices; should one not do so, the launch fails after half a minute.
 #pragma once
 
 #include "kernels/cuda/attention_decode.cuh"

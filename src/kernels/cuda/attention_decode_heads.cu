@@ -12,7 +12,8 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-// Reading one part after the other as they arrive costs more than fences and a counter where there are many.
+// At most so many spans of a sequence are exchanged. The waiting CTA reads one part after the other, which presumably
+// takes longer than fences and a counter where there are many; only up to two spans were measured.
 constexpr int64_t kExchangedSpans = 4;
 
 struct NewHeads {

@@ -277,7 +277,7 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
 
 bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::function<void()>& apart, Stream& stream) {
   // One launch reads and writes less than several, so it takes less power: where it is not much slower, it may be
-  // faster in work that goes on.
+  // faster under sustained load.
   constexpr float kNearlySeparate = 1.05f;
   const Choice choice = choose_linear(library, tiled.matmul, stream);
   if (!choice.tiles.kernel) return false;
