@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_decode.cuh"
+#include "kernels/cuda/waiting.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -96,7 +97,6 @@ __device__ __forceinline__ void merge_received(const PartPlaces<P>& places, int 
                                                const DecodeColumns<P>& columns, const float (&m)[2],
                                                const float (&l)[2]) {
   constexpr int kPairs = PartPlaces<P>::kPairs;
-  constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
   const Decode& p = places.p;
   RowTotal total[2];
   float o[kPairs][4] = {};

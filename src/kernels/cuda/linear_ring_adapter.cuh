@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/linear_ring.cuh"
+#include "kernels/cuda/waiting.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -248,8 +249,7 @@ template <class S>
 __device__ __forceinline__ void receive_h(const RingAdapter& adapter, const ColumnBlocks& needed, int first_token,
                                           const CopyRing& stage, uint32_t others, int lane) {
   using Tiles = ArrivingTiles<S::kTokenTiles>;
-  constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
-  static_assert(S::kStages > 1);                          // the last step's stage is not released
+  static_assert(S::kStages > 1);  // the last step's stage is not released
   const int half = lane / 16, first_tile = first_token / 8;
   auto* const exchange = reinterpret_cast<uint4*>(adapter.h_exchange);
   __syncwarp();

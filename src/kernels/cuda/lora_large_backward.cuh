@@ -5,6 +5,7 @@
 #include "kernels/cuda/copy_engine.cuh"
 #include "kernels/cuda/lora_large.cuh"
 #include "kernels/cuda/lora_wgmma.cuh"
+#include "kernels/cuda/waiting.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -161,7 +162,6 @@ __device__ __forceinline__ void fence_for_copies() {
 // them run, as soon as earlier kernels have ended; only one stream makes such launches (lora_gradient.cu). Should that
 // ever not be so (another process by MPS, fewer multiprocessors than the device has), the launch fails.
 __device__ void wait_for_dh(const Backward& args, const Item& item) {
-  constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;  // half a minute
   const int64_t begin = clock64();
   while (load_acquired(args.ready + item.index) != args.parts_of_dy)
     if (clock64() - begin > kMaxWaitedCycles) __trap();
