@@ -142,10 +142,11 @@ void stack_rows(uint16_t* to, std::span<const NamedTensor* const> parts, int64_t
   }
 }
 
-// One block per row.
+// One block per row. The first kernel of a step, and launched normally: it begins when the step before it has ended,
+// and so those behind it may read that step's positions and sequences before they wait for the kernels ahead of them.
 __global__ void gather_kernel(bf16* y, int64_t y_stride, const bf16* w, int64_t depth, const int32_t* ids,
                               bool vector) {
-  begin_early();
+  let_next_begin();
   bf16* const to = y + int64_t{blockIdx.x} * y_stride;
   const bf16* const from = w + int64_t{ids[blockIdx.x]} * depth;
   if (vector) {
@@ -205,8 +206,8 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
   if (ids.empty()) return;
   const bf16* const values = plain_values(weight, "embedding_gather", stream);
   const bool vector = reinterpret_cast<uintptr_t>(y.data) % 16 == 0 && y.row_stride % 8 == 0 && weight.depth % 8 == 0;
-  launch_early(gather_kernel, static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream), data_of<bf16>(y),
-               y.row_stride, values, weight.depth, ids.data(), vector);
+  gather_kernel<<<static_cast<unsigned>(ids.size()), 128, 0, stream_of(stream)>>>(
+      data_of<bf16>(y), y.row_stride, values, weight.depth, ids.data(), vector);
   check_launch("embedding_gather", {y});
 }
 
