@@ -173,8 +173,6 @@ void report_ahead(Bench& bench, const std::vector<double>& in_turn_s, const std:
                pairs = median(pairs_of(ahead_s)) / median(pairs_of(in_turn_s));
   bench.report.results["grpo_step_in_turn_each_s"] = in_turn_s;
   bench.report.results["grpo_step_ahead_each_s"] = ahead_s;
-  bench.report.results["grpo_step_mean_s"] = mean_of(in_turn_s);
-  bench.report.results["grpo_step_ahead_mean_s"] = mean_of(ahead_s);
   bench.report.results["grpo_step_ahead_over_in_turn"] = {
       {"means", means}, {"medians_of_pairs", pairs}, {"pairs", "two rollouts in a row, their time halved"}};
   bench.report.result("grpo_step_ahead_s", mean_of(ahead_s),
@@ -200,29 +198,34 @@ void bench_grpo(Bench& bench) {
     } while (iterations.size() % 2 != 0 || (iterations.size() < 10 && spent < kEnough));
   }
   const std::vector<double> ahead_s = Loop(bench, 1).run_ahead(std::ssize(iterations), diff);
+  const auto steps = static_cast<double>(iterations.size());
   std::vector<double> in_turn_s;
-  for (const Iteration& iteration : iterations) in_turn_s.push_back(iteration.seconds());
-  std::ranges::sort(iterations, {}, &Iteration::seconds);
-  const Iteration& it = iterations[iterations.size() / 2];
-  const auto samples = static_cast<double>(bench.work.grpo_prompts * bench.work.grpo_samples);
-  const double mean = static_cast<double>(it.new_tokens) / samples;
+  Iteration all;
+  for (const Iteration& it : iterations) {
+    in_turn_s.push_back(it.seconds());
+    all.rollout_s += it.rollout_s, all.train_s += it.train_s;
+    all.new_tokens += it.new_tokens, all.trained_tokens += it.trained_tokens;
+  }
+  const auto samples = steps * static_cast<double>(bench.work.grpo_prompts * bench.work.grpo_samples);
+  const double mean = static_cast<double>(all.new_tokens) / samples;
   bench.report.results["grpo_step"] = {{"prompts", bench.work.grpo_prompts},
                                        {"samples_per_prompt", bench.work.grpo_samples},
                                        {"mean_new_tokens", mean},
                                        {"lengths", "geometric: stop tokens drawn at random, at most 4 x the mean"},
-                                       {"new_tokens", it.new_tokens},
-                                       {"trained_tokens", it.trained_tokens},
-                                       {"rollout_s", it.rollout_s},
-                                       {"train_s", it.train_s},
+                                       {"steps", iterations.size()},
+                                       {"new_tokens", static_cast<double>(all.new_tokens) / steps},
+                                       {"trained_tokens", static_cast<double>(all.trained_tokens) / steps},
+                                       {"rollout_s", all.rollout_s / steps},
+                                       {"train_s", all.train_s / steps},
                                        {"logprob_diff_max", diff}};
   bench.report.result(
-      "grpo_step_s", it.seconds(),
-      fmt::format(
-          "s        {:.2f} rollout ({:.0f} tok/s), {:.2f} training ({:.0f} tok/s); {} x {} samples of {:.0f} new "
-          "tokens; max |logprob diff| {:g}",
-          it.rollout_s, static_cast<double>(it.new_tokens) / it.rollout_s, it.train_s,
-          static_cast<double>(it.trained_tokens) / it.train_s, bench.work.grpo_prompts, bench.work.grpo_samples, mean,
-          diff));
+      "grpo_step_s", all.seconds() / steps,
+      fmt::format("s        mean of {}: {:.2f} rollout ({:.0f} tok/s), {:.2f} training ({:.0f} tok/s); {} x {} samples "
+                  "of {:.0f} "
+                  "new tokens; max |logprob diff| {:g}",
+                  iterations.size(), all.rollout_s / steps, static_cast<double>(all.new_tokens) / all.rollout_s,
+                  all.train_s / steps, static_cast<double>(all.trained_tokens) / all.train_s, bench.work.grpo_prompts,
+                  bench.work.grpo_samples, mean, diff));
   report_ahead(bench, in_turn_s, ahead_s);
 }
 
