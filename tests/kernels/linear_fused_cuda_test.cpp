@@ -1,7 +1,9 @@
 // Matmuls with their norm and SwiGLU inside have the bits of the ops one after the other, on a GPU.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/bench_cuda.h"
 #include "kernels/linear.h"
@@ -76,6 +78,48 @@ class LinearFusedCuda : public BenchCuda {
       }
   }
 
+  // With an adapter whose pairs share the outputs evenly. One launch takes one row of up to 4,096 columns (with SwiGLU,
+  // of whole boxes of 64), and then the normalized row is not written.
+  void check_norm_and_adapter(int64_t rows, int64_t outputs, int64_t depth, int64_t num_pairs, int64_t rank) {
+    const Arena::Scope scope(bench_->arena);
+    const PackedWeight w = weight(outputs, depth);
+    const Tensor bias = floats(outputs, 3), norm_weight = floats(depth, 4), x = activations(rows, depth, 2);
+    const Tensor norm = activations(rows, depth, 0), gate_up = activations(rows, outputs, 0);
+    rmsnorm_forward(norm, {}, x, norm_weight, 1e-6f, *stream_);
+    std::vector<LoraPair> pairs;
+    for (int64_t i = 0; i < num_pairs; ++i) {
+      const auto seed = static_cast<uint64_t>(10 * i);
+      pairs.push_back({.a = activations(rank, depth, seed + 5, 0.1f),
+                       .b = activations(rank, outputs / num_pairs, seed + 6, 0.3f),
+                       .out_begin = i * outputs / num_pairs,
+                       .scale = 1.3f});
+    }
+    const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = rows, .pairs = pairs}};
+    for (const bool swiglu : {false, true}) {
+      const auto run = [&](const LinearInput& input) {
+        const Tensor y = swiglu ? gate_up : bench_->poisoned_activations({rows, outputs});
+        const Tensor act = swiglu ? bench_->poisoned_activations({rows, outputs / 2}) : Tensor();
+        linear({.y = y,
+                .input = input,
+                .weight = w,
+                .bias = bias,
+                .adapters = {.segments = segments, .arena = &bench_->arena},
+                .act = act,
+                .keep_y = !swiglu},
+               *stream_);
+        return swiglu ? act : y;
+      };
+      const Tensor apart = run({.x = norm});
+      const Tensor written = bench_->poisoned_activations({rows, depth});
+      const Tensor together = run({.x = x, .norm_weight = norm_weight, .norm_eps = 1e-6f, .norm = written});
+      const std::string what = text(rows, outputs, depth, true) + ", " + std::to_string(num_pairs) + " pairs of rank " +
+                               std::to_string(rank) + (swiglu ? ", swiglu" : "");
+      expect_same(together, apart, what);
+      const bool one_launch = rows == 1 && depth % (swiglu ? 64 : 8) == 0 && depth <= 4096;
+      EXPECT_EQ(std::isnan(bench_->read(written).front()), one_launch) << what;
+    }
+  }
+
   void check_swiglu(std::initializer_list<int64_t> batches, int64_t ffn, int64_t depth) {
     const PackedWeight w = weight(2 * ffn, depth);
     for (const int64_t rows : batches) check_swiglu(rows, ffn, depth, w);
@@ -120,6 +164,26 @@ TEST_F(LinearFusedCuda, NormInside) {
   for (const auto& [outputs, depth] : kLarge) check_norm(1, outputs, depth);
   for (const auto& [outputs, depth] : kSmall) check_norm(1, outputs, depth);
   check_norm(3, 1000, 64);
+}
+
+// Outputs of the smallest matmul whose kernel is chosen.
+constexpr int64_t smallest_outputs(int64_t depth) {
+  return ((1 << 18) / depth / 64 + 1) * 64;
+}
+
+// Small enough for racecheck.
+TEST_F(LinearFusedCuda, NormAndAdapterOfFewOutputs) {
+  for (const int64_t depth : {1024, 1536}) check_norm_and_adapter(1, smallest_outputs(depth), depth, 2, 16);
+}
+
+TEST_F(LinearFusedCuda, NormAndAdapterInside) {
+  // One warp's norm, four, and the widest that is inside; then one that is not, and a width that no copy engine takes.
+  for (const int64_t depth : {64, 1000, 1024, 2560, 4096, 4160, 107})
+    for (const int64_t rank : {8, 16, 24, 64}) check_norm_and_adapter(1, smallest_outputs(depth), depth, 2, rank);
+  for (const int64_t outputs : {1024, 4096, 6144}) check_norm_and_adapter(1, outputs, 1024, 2, 16);
+  check_norm_and_adapter(1, 6144, 2560, 3, 16);
+  check_norm_and_adapter(1, 8192, 1088, 1, 32);
+  check_norm_and_adapter(2, smallest_outputs(1024), 1024, 2, 16);
 }
 
 TEST_F(LinearFusedCuda, SwigluInside) {

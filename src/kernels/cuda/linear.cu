@@ -94,17 +94,52 @@ HExchange exchange_of(const Library& library, const LinearCall& call) {
           .received = static_cast<uint32_t*>(library.counters.data())};
 }
 
+RowNorm norm_of(const LinearInput& input) {
+  return {.weight = data_of<float>(input.norm_weight), .eps = input.norm_eps};
+}
+// The choice for a matmul does not depend on its bias.
+Choice choice_without_bias(Library& library, Matmul p, Stream& stream) {
+  p.end.bias = nullptr;
+  return choose_linear(library, p, stream);
+}
+// Whether a kernel of linear_ring.cu can compute the norm as well.
+bool suits_normed(const Matmul& p, const LinearInput& input) {
+  return !input.norm_weight.empty() && input.rstd.empty() && suits_ring_norm(p, norm_of(input)) && p.w.aligned &&
+         !p.end.residual && !p.end.y_f32;
+}
+
 }  // namespace
 
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream) {
   if (!input.rstd.empty()) return false;
+  Library& library = library_of(stream);
   const Matmul p = forward_matmul(y, input.x, weight, bias, {}, stream);
-  const int multiprocessors = library_of(stream).multiprocessors;
-  const RowMatmul row{
-      .matmul = p, .norm_weight = data_of<float>(input.norm_weight), .norm_eps = input.norm_eps, .swiglu = swiglu};
-  if (row_matmul(row, multiprocessors, stream_of(stream))) return true;
-  return swiglu && !row.norm_weight && ring_swiglu(p, nullptr, multiprocessors, stream_of(stream));
+  const RowNorm norm = norm_of(input);
+  const RowMatmul row{.matmul = p, .norm = norm, .swiglu = swiglu};
+  if (row_matmul(row, library.multiprocessors, stream_of(stream))) return true;
+  if (swiglu) return ring_swiglu(p, norm, nullptr, library.multiprocessors, stream_of(stream));
+  if (!suits_normed(p, input)) return false;
+  const SmallKernel* const kernel = choice_without_bias(library, p, stream).kernel;
+  if (!kernel || !kernel->launch_normed) return false;
+  kernel->launch_normed(p, norm, nullptr, stream_of(stream));
+  return true;
+}
+
+bool normed_adapted_forward(const LinearCall& call, Stream& stream) {
+  Library& library = library_of(stream);
+  const bool swiglu = !call.act.empty();
+  const Matmul p =
+      forward_matmul(swiglu ? call.act : call.y, call.input.x, call.weight, call.bias, call.residual, stream);
+  if (!suits_normed(p, call.input) || (swiglu && call.keep_y)) return false;
+  const LoraShrinks shrinks = lora_shrinks({}, call.adapters.segments[0].pairs, exchange_of(library, call));
+  if (shrinks.pairs.empty() || !shrinks.expands()) return false;
+  const RowNorm norm = norm_of(call.input);
+  if (swiglu) return ring_swiglu(p, norm, &shrinks, library.multiprocessors, stream_of(stream));
+  const SmallKernel* const kernel = adapted_ring(library, p, choice_without_bias(library, p, stream), shrinks);
+  if (!kernel || !kernel->launch_normed) return false;
+  kernel->launch_normed(p, norm, &shrinks, stream_of(stream));
+  return true;
 }
 
 AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h, Stream& stream) {
@@ -113,9 +148,7 @@ AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   if (shrinks.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
-  Matmul sums = p;
-  sums.end.bias = nullptr;  // the choice of a kernel does not depend on the bias
-  const Choice choice = choose_linear(library, sums, stream);
+  const Choice choice = choice_without_bias(library, p, stream);
   const SmallKernel* const whole = shrinks.expands() ? adapted_ring(library, p, choice, shrinks) : nullptr;
   if (!whole) shrinks.exchange = {};
   const SmallKernel* const kernel = whole ? whole : choice.kernel;
@@ -132,8 +165,8 @@ bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Stream& strea
   Library& library = library_of(stream);
   const LoraShrinks shrinks = lora_shrinks({}, call.adapters.segments[0].pairs, exchange_of(library, call));
   if (shrinks.pairs.empty() || !shrinks.expands()) return false;
-  return ring_swiglu(forward_matmul(call.act, x, call.weight, call.bias, {}, stream), &shrinks, library.multiprocessors,
-                     stream_of(stream));
+  return ring_swiglu(forward_matmul(call.act, x, call.weight, call.bias, {}, stream), {}, &shrinks,
+                     library.multiprocessors, stream_of(stream));
 }
 
 bool shrink_by_ring(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream) {

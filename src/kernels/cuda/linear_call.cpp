@@ -100,7 +100,15 @@ UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool write
   return UnfinishedLinear(call.y);
 }
 
+// Whether one launch has made the whole call, its norm included.
+bool adapted_with_norm(const LinearCall& call, Stream& stream) {
+  const LinearAdapters& adapters = call.adapters;
+  return adapters.tiles.num_tiles == 0 && is_one_adapter(adapters, call.input.x[0]) &&
+         normed_adapted_forward(call, stream);
+}
+
 void adapted_swiglu(const LinearCall& call, Stream& stream) {
+  if (adapted_with_norm(call, stream)) return;
   const ConstTensor x = normalized(call.input, stream);
   const LinearAdapters& adapters = call.adapters;
   if (call.keep_y || !is_one_adapter(adapters, x[0]))
@@ -122,7 +130,10 @@ void adapted_swiglu(const LinearCall& call, Stream& stream) {
 }  // namespace
 
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
-  if (!call.adapters.empty()) return begin_adapted(call, normalized(call.input, stream), call.keep_y, stream);
+  if (!call.adapters.empty()) {
+    if (adapted_with_norm(call, stream)) return UnfinishedLinear(call.y);
+    return begin_adapted(call, normalized(call.input, stream), call.keep_y, stream);
+  }
   base_linear(call, stream);
   return UnfinishedLinear(call.y);
 }
@@ -132,6 +143,7 @@ void linear(const LinearCall& call, Stream& stream) {
   if (call.adapters.arena) scope.emplace(*call.adapters.arena);
   if (!call.adapters.empty()) {
     if (!call.act.empty()) return adapted_swiglu(call, stream);
+    if (adapted_with_norm(call, stream)) return;
     return finish(begin_adapted(call, normalized(call.input, stream), true, stream), stream);
   }
   if (call.act.empty()) return base_linear(call, stream);

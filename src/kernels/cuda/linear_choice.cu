@@ -32,6 +32,10 @@ constexpr int kMaxCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight; smaller ones are not timed
+// Of few rows' kernels that take about the same time the one with the fewest outputs per block is used: chance would
+// choose another one in each run, and for each matmul of a layer, whose kernels share the instruction cache.
+constexpr int64_t kFewRows = 8;
+constexpr float kNearlyFastest = 1.1f;
 // The number of rows is rounded up to a bucket, and each bucket has one choice. Choosing takes up to half a second for
 // the vocabulary's weight, so large sizes share a few buckets: a step's last micro-batch has another size each time.
 int64_t bucket_of(int64_t rows) {
@@ -210,6 +214,10 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     if (ring && num_rings < rings.size()) rings[num_rings++] = {candidate.kernel, elapsed};
   }
   if (least == std::numeric_limits<float>::infinity()) tell_of_plain_kernel(p, "no other kernel has its bits");
+  if (best.kernel && best.kernel->ring() && bucket <= kFewRows)
+    best.kernel = std::ranges::find_if(rings, [&](const KernelTime& ring) {
+                    return ring.milliseconds <= kNearlyFastest * least;
+                  })->kernel;
   best.milliseconds = least;
   best.rings = rings;
   best.tiles = tiles_time;
@@ -264,13 +272,14 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
   float least = choice.milliseconds + kApartMilliseconds;
+  const float nearly = p.x.rows <= kFewRows ? kNearlyFastest : 1.0f;
   for (const KernelTime& ring : choice.rings) {
     if (!ring.kernel || !ring.kernel->can_expand(shrinks)) continue;
     const int64_t tiles = (p.x.rows + ring.kernel->tokens - 1) / ring.kernel->tokens;
     const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
     const int64_t all = blocks + shrinks.blocks(p.x.rows, kRingHTokens);
     const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
-    if (expected < least) least = expected, best = ring.kernel;
+    if (expected * (best ? nearly : 1) < least) least = expected, best = ring.kernel;
   }
   return best;
 }

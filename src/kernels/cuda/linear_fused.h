@@ -6,18 +6,17 @@
 
 namespace lockstep::kernels::cuda {
 
-// linear_row.cu: one row. `norm_weight`: the row is normalized first (rmsnorm.cu). `swiglu`: w is gates, then as many
-// ups; y is the activation; no residual.
+// linear_row.cu: one row. `swiglu`: w is gates, then as many ups; y is the activation; no residual.
 struct RowMatmul {
   Matmul matmul;
-  const float* norm_weight = nullptr;
-  float norm_eps = 0;
+  RowNorm norm;
   bool swiglu = false;
 };
 bool row_matmul(const RowMatmul& matmul, int multiprocessors, cudaStream_t stream);
 
-// linear_ring_swiglu.cu: up to kRingTileRows rows, with RowMatmul::swiglu; with an adapter whose h B it can add, or
-// nullptr.
-bool ring_swiglu(const Matmul& matmul, const LoraShrinks* adapter, int multiprocessors, cudaStream_t stream);
+// linear_ring_swiglu.cu: up to kRingTileRows rows, or one row with a norm, with RowMatmul::swiglu; with an adapter
+// whose h B it can add, or nullptr.
+bool ring_swiglu(const Matmul& matmul, const RowNorm& norm, const LoraShrinks* adapter, int multiprocessors,
+                 cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -39,6 +39,8 @@ bool h_fits_beside(int64_t rows);
 // These return false, and have done nothing, if no such launch supports the arguments.
 // act = swiglu of (x W^T + bias + the adapter's part), for rows of one adapter. Neither gate_up nor h is written.
 bool adapted_swiglu_forward(const LinearCall& call, ConstTensor x, Stream& stream);
+// The whole call with its norm, for one row with an adapter. The normalized row, h and, with act, y are not written.
+bool normed_adapted_forward(const LinearCall& call, Stream& stream);
 // y (or, with `swiglu`, the activation) of the normalized input, which is never written.
 bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeight& weight, ConstTensor bias,
                            bool swiglu, Stream& stream);

@@ -102,31 +102,41 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& p
 }
 
 // Blocks that compute h come first, then the matmul's: all outputs of the first tokens, of the next, and so on.
-template <class S, class T, class Adapter>
+template <class S, class T, class Adapter, class Norm>
 __global__ void __launch_bounds__(S::kThreads)
     ring_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Matmul p,
-                const __grid_constant__ Adapter adapter) {
+                const __grid_constant__ Adapter adapter, const __grid_constant__ Norm norm) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     // Blocks of h fill whole clusters.
     const int h_blocks = (adapter.blocks + S::kCluster - 1) / S::kCluster * S::kCluster;
     const int block = static_cast<int>(blockIdx.x) - h_blocks;
-    if constexpr (kHasAdapter<Adapter>) {
-      if (S::kCluster > 1 && block < 0 && static_cast<int>(blockIdx.x) >= adapter.blocks) return;
-      if (block < 0) return make_h<ShapeOfH<S>, kExpands<Adapter>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+    const bool makes_h = kHasAdapter<Adapter> && block < 0;
+    using H = ShapeOfH<S>;
+    // With a norm blocks of h part from the others behind it, so that its code is there once.
+    if constexpr (kHasAdapter<Adapter> && !S::kKeepsX) {
+      if (S::kCluster > 1 && makes_h && static_cast<int>(blockIdx.x) >= adapter.blocks) return;
+      if (makes_h) return h_block<H, kExpands<Adapter>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     }
     const int across = static_cast<int>((p.outputs + S::kRows - 1) / S::kRows), steps = S::steps(p.x.cols);
     const int cluster = block / S::kCluster, output = cluster % across * S::kRows;
     const int first_token = (cluster / across * S::kCluster + block % S::kCluster) * S::kTokens;
-    const CopyRing ring = begin_ring<S>(shared);
+    makes_h ? begin_ring<H>(shared) : begin_ring<S>(shared);
+    const CopyRing ring = ring_of<S>(shared);
     wait_for_rings<S>();
     if (warp == S::kThreads / 32 - 1) {
+      if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
+        if (makes_h) return load_h<H>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), shared, lane);
       if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
       if constexpr (kExpands<Adapter>)
         receive_h<S>(adapter, ColumnBlocks::of(adapter, output, S::kRows, 0), first_token, free_stage<S>(ring, steps),
                      gridDim.x - h_blocks, lane);
     } else {
+      keep_x<S>(p.x, norm, ring, warp, lane);
+      if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
+        if (makes_h)
+          return make_h<H, true>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), p.x.rows, shared, warp, lane);
       const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
       multiply<S, T>(p, adapter, place, steps, ring, warp, lane);
     }
@@ -136,29 +146,40 @@ __global__ void __launch_bounds__(S::kThreads)
   }
 }
 
-template <class S, class T, class Adapter>
-void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
+template <class S, class T, class Adapter, class Norm>
+void launch_with(const Matmul& p, const Adapter& adapter, const Norm& norm, cudaStream_t stream) {
   const auto pieces = [](int64_t all, int64_t of) { return (all + of - 1) / of; };
   const int64_t clusters = pieces(p.outputs, S::kRows) * pieces(p.x.rows, S::kTokens * S::kCluster);
   if (clusters == 0) return;
   const auto blocks = static_cast<unsigned>((clusters + pieces(adapter.blocks, S::kCluster)) * S::kCluster);
   constexpr size_t kShared = std::max(S::kSharedBytes, ShapeOfH<S>::kSharedBytes);
-  allow_shared<ring_kernel<S, T, Adapter>>(kShared);
+  allow_shared<ring_kernel<S, T, Adapter, Norm>>(kShared);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
-  launch_early_clusters(S::kCluster, ring_kernel<S, T, Adapter>, blocks, S::kThreads, kShared, stream, maps, p,
-                        adapter);
+  launch_early_clusters(S::kCluster, ring_kernel<S, T, Adapter, Norm>, blocks, S::kThreads, kShared, stream, maps, p,
+                        adapter, norm);
   check_launch("linear");
 }
 
 template <class S>
 void launch(const Matmul& p, cudaStream_t stream) {
-  p.end.y_f32 ? launch_with<S, uint32_t>(p, NoAdapter(), stream) : launch_with<S, uint16_t>(p, NoAdapter(), stream);
+  p.end.y_f32 ? launch_with<S, uint32_t>(p, NoAdapter(), NoNorm(), stream)
+              : launch_with<S, uint16_t>(p, NoAdapter(), NoNorm(), stream);
 }
 template <class S>
 void launch_adapted(const Matmul& p, const LoraShrinks& shrinks, cudaStream_t stream) {
   const RingAdapter adapter = ring_adapter<ShapeOfH<S>>(p.x, shrinks);
-  if (!shrinks.expands()) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, stream);
-  with_groups(adapter, [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, stream); });
+  if (!shrinks.expands()) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, NoNorm(), stream);
+  with_groups(adapter, [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, NoNorm(), stream); });
+}
+// One row that is normalized first.
+template <class S>
+void launch_normed(const Matmul& p, const RowNorm& norm, const LoraShrinks* shrinks, cudaStream_t stream) {
+  static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);
+  with_norm(p, norm, [&](const auto& of_row) {
+    if (!shrinks) return launch_with<S, uint16_t>(p, NoAdapter(), of_row, stream);
+    with_groups(ring_adapter<ShapeOfH<S>>(p.x, *shrinks),
+                [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, of_row, stream); });
+  });
 }
 
 template <int kTokens, int kRows, int kBoxes, int kCluster = 1>
@@ -183,6 +204,16 @@ template <int kTokens>
 std::array<SmallKernel, 5> kernels_of_few() {
   const std::array<SmallKernel, 4> more = kernels_of<kTokens, 4>();
   return {kernel_of<kTokens, 8, 8>(), more[0], more[1], more[2], more[3]};
+}
+// One row may be normalized first.
+std::array<SmallKernel, 5> kernels_of_8() {
+  std::array<SmallKernel, 5> kernels = kernels_of_few<8>();
+  kernels[0].launch_normed = launch_normed<Shape<8, 8, 4, 1, true>>;
+  kernels[1].launch_normed = launch_normed<Shape<8, 16, 4, 1, true>>;
+  kernels[2].launch_normed = launch_normed<Shape<8, 24, 4, 1, true>>;
+  kernels[3].launch_normed = launch_normed<Shape<8, 48, 4, 1, true>>;
+  kernels[4].launch_normed = launch_normed<Shape<8, 64, 4, 1, true>>;
+  return kernels;
 }
 // For small N: two blocks share the outputs, and each has half of the tokens.
 std::array<SmallKernel, 6> kernels_of_32() {
@@ -216,8 +247,8 @@ __global__ void __launch_bounds__(kRingThreads)
     h_kernel(const __grid_constant__ RingAdapter adapter, int64_t tokens, int64_t depth) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
-    make_h<S, false>(adapter, tokens, depth, shared, static_cast<int>(threadIdx.x) / 32,
-                     static_cast<int>(threadIdx.x) % 32);
+    h_block<S, false>(adapter, tokens, depth, shared, static_cast<int>(threadIdx.x) / 32,
+                      static_cast<int>(threadIdx.x) % 32);
   } else {
     __trap();
   }
@@ -275,7 +306,8 @@ __global__ void __launch_bounds__(kRingThreads)
     const int first_group = static_cast<int>(blockIdx.y) * kGroupsPerBlock, steps = S::steps(depth);
     const int groups = min(kGroupsPerBlock, adapter.column_blocks - first_group);
     const int first_token = static_cast<int>(blockIdx.x) * S::kTokens;
-    const CopyRing ring = begin_ring<S>(shared);
+    begin_ring<S>(shared);
+    const CopyRing ring = ring_of<S>(shared);
     wait_for_rings<S>();
     if (warp == kWarpgroup / 32) {
       if (lane == 0) fill_groups<S>(adapter, ring, first_group, groups, first_token, steps);
@@ -340,7 +372,7 @@ bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
 }
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
-  static const std::array of_8 = kernels_of_few<8>(), of_16 = kernels_of_few<16>();
+  static const std::array of_8 = kernels_of_8(), of_16 = kernels_of_few<16>();
   static const std::array of_32 = kernels_of_32(), of_many = kernels_of_many();
   static const std::array of_64 = kernels_of_64();
   if (!has_copy_engine() || rows > kRingRows) return {};

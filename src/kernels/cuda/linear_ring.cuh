@@ -14,9 +14,11 @@ namespace lockstep::kernels::cuda {
 inline constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
 inline constexpr int kTileOutputs = 64;  // rows of a wgmma
 
-template <int kTokens_, int kRows_, int kBoxes_, int kCluster_ = 1>
+template <int kTokens_, int kRows_, int kBoxes_, int kCluster_ = 1, bool kKeepsX_ = false>
 struct Shape {
   static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
+  // Stages hold only the weight; x lies before them as a whole (linear_row_norm.cuh).
+  static constexpr bool kKeepsX = kKeepsX_;
   // Blocks that form a cluster: they compute the same outputs, and take turns to load a box of the weight for all.
   static constexpr int kCluster = kCluster_;
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
@@ -24,32 +26,41 @@ struct Shape {
   static constexpr int kThreads = kWarpgroups * kWarpgroup + 32;
   static constexpr int kReaders = kWarpgroups * kWarpgroup / 32 * kCluster;  // warps that release a stage
   static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
-  static constexpr uint32_t kStageBytes = kBoxes * (kXBytes + kWBytes);
+  static constexpr uint32_t kStageXBytes = kKeepsX ? 0 : kBoxes * kXBytes;
+  static constexpr uint32_t kStageBytes = kStageXBytes + kBoxes * kWBytes;
+  static constexpr uint32_t kKeptXBytes = kKeepsX ? kWidestRingNorm / kBoxColumns * kXBytes : 0;
   // The last box's wgmma reads beyond the ring.
   static constexpr uint32_t kSlackBytes = (kWarpgroups * kTileOutputs - kRows) * 128;
-  static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
+  static constexpr uint32_t kFixedBytes = 1024 + kKeptXBytes + kSlackBytes + CopyRing::kBarrierBytes;
   static constexpr int kStages = std::min<int>(CopyRing::kMaxStages, (kMaxShared - kFixedBytes) / kStageBytes);
   static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
 
   __device__ static int steps(int64_t depth) {
     return static_cast<int>((depth + kBoxes * kBoxColumns - 1) / (kBoxes * kBoxColumns));
   }
+  // Where a step's x begins.
+  __device__ static uint32_t x_at(const CopyRing& ring, int step) {
+    return kKeepsX ? ring.shared - kKeptXBytes + step * kBoxes * kXBytes : ring.at();
+  }
 };
 
 inline constexpr int kRingThreads = kWarpgroup + 32;  // with one warpgroup
 
-// A block's ring in the dynamic shared memory of its launch. Lets the next kernel begin.
+// A block's ring in the dynamic shared memory of its launch.
 template <class S>
-__device__ __forceinline__ CopyRing begin_ring(const uint8_t* unaligned) {
-  const CopyRing ring{.shared = (shared_address(unaligned) + 1023) / 1024 * 1024,
-                      .stage_bytes = S::kStageBytes,
-                      .stages = S::kStages,
-                      .slack_bytes = S::kSlackBytes};
-  if (threadIdx.x == 0) ring.init(S::kReaders);
+__device__ __forceinline__ CopyRing ring_of(const uint8_t* unaligned) {
+  return {.shared = (shared_address(unaligned) + 1023) / 1024 * 1024 + S::kKeptXBytes,
+          .stage_bytes = S::kStageBytes,
+          .stages = S::kStages,
+          .slack_bytes = S::kSlackBytes};
+}
+// Called by all threads before they use the ring. Lets the next kernel begin.
+template <class S>
+__device__ __forceinline__ void begin_ring(const uint8_t* unaligned) {
+  if (threadIdx.x == 0) ring_of<S>(unaligned).init(S::kReaders);
   __syncthreads();
   if constexpr (S::kCluster > 1) cluster_arrive();
   let_next_begin();
-  return ring;
 }
 // Called by each warp before it uses other blocks' rings.
 template <class S>
@@ -67,7 +78,7 @@ __device__ __forceinline__ void leave_rings() {
 }
 
 __device__ __forceinline__ void sync_warpgroup() {
-  asm volatile("bar.sync 1, 128;\n" ::: "memory");
+  asm volatile("bar.sync 2, 128;\n" ::: "memory");
 }
 
 #define LOCKSTEP_TOKENS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
@@ -151,16 +162,17 @@ __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW&
   }
 }
 
-// fill_ring with TMA boxes: kTokens rows of x from first_token on, `rows` rows of w from first_row on.
+// fill_ring with TMA boxes: kTokens rows of x from first_token on (unless S::kKeepsX), `rows` rows of w from first_row
+// on.
 template <class S>
 __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUtensorMap& x, int first_token,
                                                 const CUtensorMap& w, int first_row, int rows, int steps) {
   static_assert(S::kBoxes % S::kCluster == 0);
   const auto load_w = [&](const CopyRing& at, int step) {
-    barrier_expect(at.full(), S::kBoxes * (S::kXBytes + 128 * rows));
+    barrier_expect(at.full(), S::kStageXBytes + S::kBoxes * 128 * rows);
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b) {
-      const uint32_t to = at.at() + S::kBoxes * S::kXBytes + b * S::kWBytes;
+      const uint32_t to = at.at() + S::kStageXBytes + b * S::kWBytes;
       const int col = (step * S::kBoxes + b) * kBoxColumns;
       if constexpr (S::kCluster == 1)
         copy_box(to, w, col, first_row, at.full());
@@ -169,9 +181,11 @@ __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUte
     }
   };
   const auto load_x = [&](const CopyRing& at, int step) {
+    if constexpr (!S::kKeepsX) {
 #pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b)
-      copy_box(at.at() + b * S::kXBytes, x, (step * S::kBoxes + b) * kBoxColumns, first_token, at.full());
+      for (int b = 0; b < S::kBoxes; ++b)
+        copy_box(at.at() + b * S::kXBytes, x, (step * S::kBoxes + b) * kBoxColumns, first_token, at.full());
+    }
   };
   fill_ring(ring, steps, load_w, load_x);
 }
@@ -189,8 +203,8 @@ __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, Copy
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b) {
-      const uint64_t x = tile_descriptor(ring.at() + b * S::kXBytes);
-      const uint64_t w = tile_descriptor(ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + tile);
+      const uint64_t x = tile_descriptor(S::x_at(ring, step_of_ring) + b * S::kXBytes);
+      const uint64_t w = tile_descriptor(ring.at() + S::kStageXBytes + b * S::kWBytes + tile);
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
     }

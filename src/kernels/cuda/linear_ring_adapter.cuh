@@ -12,7 +12,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/linear_ring.cuh"
+#include "kernels/cuda/linear_row_norm.cuh"
 #include "kernels/cuda/waiting.cuh"
 
 namespace lockstep::kernels::cuda {
@@ -67,7 +67,7 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
 
 // Blocks of h have fewer tokens than those of the base, so that h is complete before the base's matmul ends.
 template <class S, int kMaxTokens>
-using HShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kHColumns, 4>;
+using HShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kHColumns, 4, 1, S::kKeepsX>;
 
 // Shape: of the blocks that compute h.
 template <class Shape>
@@ -130,47 +130,72 @@ __device__ __forceinline__ void send_h(uint2* to, const float (&h)[kTokenTiles][
   }
 }
 
-// S: an HShape. Only the first warp's 16 outputs of the tile are used. kSends: h goes to the blocks of this launch,
-// not to RingAdapter::h. kLoader: the launch's last warp.
-template <class S, bool kSends, int kLoader = kWarpgroup / 32>
-__device__ void make_h(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
-                       int lane) {
-  const int block = static_cast<int>(blockIdx.x) % adapter.column_blocks;
-  const int first_token = static_cast<int>(blockIdx.x) / adapter.column_blocks * S::kTokens;
-  int p = 0;
-  while (p + 1 < adapter.count && block >= adapter.pair[p + 1].first_block) ++p;
-  const RingPair& pair = adapter.pair[p];
-  const int column = (block - pair.first_block) * kHColumns;
-  const HRows rows = HRows::of(adapter, pair, column, tokens);
-  const CopyRing ring = begin_ring<S>(shared);
-  const int steps = rows.meets(first_token, S::kTokens) ? S::steps(depth) : 0;
-  if (warp == kLoader) {
-    if (lane == 0) fill_with_boxes<S>(ring, adapter.x, first_token, adapter.a[p], column, kHColumns, steps);
-    return;
+// What a block computes of h: 16 columns for the tokens of S, an HShape.
+template <class S>
+struct HBlock {
+  int pair, index, column, first_token;  // index: of the column block
+  HRows rows;
+  int steps;
+
+  __device__ static HBlock of(const RingAdapter& adapter, int64_t tokens, int64_t depth) {
+    const int index = static_cast<int>(blockIdx.x) % adapter.column_blocks;
+    const int first_token = static_cast<int>(blockIdx.x) / adapter.column_blocks * S::kTokens;
+    int p = 0;
+    while (p + 1 < adapter.count && index >= adapter.pair[p + 1].first_block) ++p;
+    const int column = (index - adapter.pair[p].first_block) * kHColumns;
+    const HRows rows = HRows::of(adapter, adapter.pair[p], column, tokens);
+    return {p, index, column, first_token, rows, rows.meets(first_token, S::kTokens) ? S::steps(depth) : 0};
   }
-  if (kLoader > kWarpgroup / 32 && warp >= kWarpgroup / 32) return;
+};
+
+// Called by the warp that fills the ring.
+template <class S>
+__device__ __forceinline__ void load_h(const RingAdapter& adapter, const HBlock<S>& block, const uint8_t* shared,
+                                       int lane) {
+  if (lane == 0)
+    fill_with_boxes<S>(ring_of<S>(shared), adapter.x, block.first_token, adapter.a[block.pair], block.column, kHColumns,
+                       block.steps);
+}
+
+// Called by the other warps, of which the first four compute. Only the first warp's 16 outputs of the tile are used.
+// kSends: h goes to the blocks of this launch, not to RingAdapter::h.
+template <class S, bool kSends>
+__device__ __forceinline__ void make_h(const RingAdapter& adapter, const HBlock<S>& block, int64_t tokens,
+                                       const uint8_t* shared, int warp, int lane) {
+  const RingPair& pair = adapter.pair[block.pair];
+  if (warp >= kWarpgroup / 32) return;
   wait_for_previous();
   float acc[S::kTokenTiles][4] = {};
-  accumulate_ring<S>(acc, steps, ring, warp, lane);
+  accumulate_ring<S>(acc, block.steps, ring_of<S>(shared), warp, lane);
   if (warp != 0) return;
-  const Place place = Place::of(0, pair.rank - column, first_token, warp, lane);
+  const Place place = Place::of(0, pair.rank - block.column, block.first_token, warp, lane);
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      if (place.output_of(e) >= place.end || !rows.has(static_cast<int>(place.token_of(j, e)))) acc[j][e] = 0;
+      if (place.output_of(e) >= place.end || !block.rows.has(static_cast<int>(place.token_of(j, e)))) acc[j][e] = 0;
   if constexpr (kSends) {
-    const int first_tile = first_token / 8;
-    return send_h(adapter.h_exchange + (block * adapter.token_tiles + first_tile) * 32 + lane, acc,
+    const int first_tile = block.first_token / 8;
+    return send_h(adapter.h_exchange + (block.index * adapter.token_tiles + first_tile) * 32 + lane, acc,
                   adapter.token_tiles - first_tile);
   }
-  bf16* const h = adapter.h + pair.h_begin + column;
+  bf16* const h = adapter.h + pair.h_begin + block.column;
 #pragma unroll
   for (int j = 0; j < S::kTokenTiles; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       if (place.stored(tokens, j, e))
         h[place.token_of(j, e) * adapter.h_stride + place.output_of(e)] = __float2bfloat16_rn(acc[j][e]);
+}
+
+// A block of h; kLoader: the launch's last warp.
+template <class S, bool kSends, int kLoader = kWarpgroup / 32>
+__device__ void h_block(const RingAdapter& adapter, int64_t tokens, int64_t depth, const uint8_t* shared, int warp,
+                        int lane) {
+  const auto block = HBlock<S>::of(adapter, tokens, depth);
+  begin_ring<S>(shared);
+  if (warp == kLoader) return load_h<S>(adapter, block, shared, lane);
+  make_h<S, kSends>(adapter, block, tokens, shared, warp, lane);
 }
 
 // ---- receiving h ----

@@ -24,15 +24,17 @@ template <class S>
 __device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing& all) {
   const auto load_w = [&](const CopyRing& ring, int step) {
     barrier_expect(ring.full(), S::kStageBytes);
-    copy_slabs(ring.at() + S::kBoxes * S::kXBytes, maps.w, group, step * S::kBoxes, ring.full());
+    copy_slabs(ring.at() + S::kStageXBytes, maps.w, group, step * S::kBoxes, ring.full());
   };
   const auto load_x = [&](const CopyRing& ring, int step) {
+    if constexpr (!S::kKeepsX) {
 #pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b)
-      copy_box(ring.at() + b * S::kXBytes, maps.x, (step * S::kBoxes + b) * kBoxColumns, 0, ring.full());
+      for (int b = 0; b < S::kBoxes; ++b)
+        copy_box(ring.at() + b * S::kXBytes, maps.x, (step * S::kBoxes + b) * kBoxColumns, 0, ring.full());
+    }
   };
   prefetch_map(maps.w);
-  prefetch_map(maps.x);
+  if constexpr (!S::kKeepsX) prefetch_map(maps.x);
   fill_ring(all, steps, load_w, load_x);
 }
 
@@ -63,62 +65,79 @@ __device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int
     }
 }
 
-template <class S, class Adapter>
+template <class S, class Adapter, class Norm>
 __global__ void __launch_bounds__(S::kThreads)
     ring_swiglu_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Matmul p,
-                       const __grid_constant__ Adapter adapter) {
+                       const __grid_constant__ Adapter adapter, const __grid_constant__ Norm norm) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int block = static_cast<int>(blockIdx.x) - adapter.blocks;
-    if constexpr (kHasAdapter<Adapter>)
-      if (block < 0)
-        return make_h<ShapeOfH<S>, true, S::kThreads / 32 - 1>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
+    const bool makes_h = kHasAdapter<Adapter> && block < 0;
+    constexpr int kLoader = S::kThreads / 32 - 1;
+    using H = ShapeOfH<S>;
+    // As in linear_ring.cu.
+    if constexpr (kHasAdapter<Adapter> && !S::kKeepsX)
+      if (makes_h) return h_block<H, true, kLoader>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
     const int first = block * S::kRows / 2, steps = S::steps(p.x.cols);
-    const CopyRing ring = begin_ring<S>(shared);
-    if (warp == S::kThreads / 32 - 1) {
+    makes_h ? begin_ring<H>(shared) : begin_ring<S>(shared);
+    const CopyRing ring = ring_of<S>(shared);
+    if (warp == kLoader) {
+      if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
+        if (makes_h) return load_h<H>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), shared, lane);
       if (lane == 0) load_ring<S>(maps, steps, first / 8, ring);
       if constexpr (kHasAdapter<Adapter>)
         receive_h<S>(adapter, ColumnBlocks::of(adapter, first, S::kRows / 2, static_cast<int>(p.outputs / 2)), 0,
                      free_stage<S>(ring, steps), gridDim.x - adapter.blocks, lane);
       return;
     }
+    keep_x<S>(p.x, norm, ring, warp, lane);
+    if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
+      if (makes_h)
+        return make_h<H, true>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), p.x.rows, shared, warp, lane);
     multiply<S>(p, adapter, first, steps, ring, warp, lane);
   } else {
     __trap();
   }
 }
 
-template <class S, class Adapter>
-void launch_with(const Matmul& p, const Adapter& adapter, cudaStream_t stream) {
+template <class S, class Adapter, class Norm>
+void launch_with(const Matmul& p, const Adapter& adapter, const Norm& norm, cudaStream_t stream) {
   constexpr size_t kShared = std::max(S::kSharedBytes, ShapeOfH<S>::kSharedBytes);
-  allow_shared<ring_swiglu_kernel<S, Adapter>>(kShared);
+  allow_shared<ring_swiglu_kernel<S, Adapter, Norm>>(kShared);
   const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + adapter.blocks);
   const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), slab_map(p.w, S::kRows, S::kBoxes, true)};
-  launch_early(ring_swiglu_kernel<S, Adapter>, blocks, S::kThreads, kShared, stream, maps, p, adapter);
+  launch_early(ring_swiglu_kernel<S, Adapter, Norm>, blocks, S::kThreads, kShared, stream, maps, p, adapter, norm);
   check_launch("linear");
 }
 
-template <class S>
-void launch(const Matmul& p, const LoraShrinks* shrinks, cudaStream_t stream) {
-  if (!shrinks) return launch_with<S>(p, NoAdapter(), stream);
+template <class S, class Norm>
+void launch_with(const Matmul& p, const LoraShrinks* shrinks, const Norm& norm, cudaStream_t stream) {
+  if (!shrinks) return launch_with<S>(p, NoAdapter(), norm, stream);
   with_groups(ring_adapter<ShapeOfH<S>>(p.x, *shrinks),
-              [&](const auto& adapter) { launch_with<S>(p, adapter, stream); });
+              [&](const auto& adapter) { launch_with<S>(p, adapter, norm, stream); });
+}
+template <class S>
+void launch(const Matmul& p, const RowNorm& norm, const LoraShrinks* shrinks, cudaStream_t stream) {
+  if constexpr (S::kKeepsX)
+    with_norm(p, norm, [&](const auto& of_row) { launch_with<S>(p, shrinks, of_row, stream); });
+  else
+    launch_with<S>(p, shrinks, NoNorm(), stream);
 }
 
 struct SwigluKernel {
   int rows;
-  void (*launch)(const Matmul&, const LoraShrinks*, cudaStream_t);
+  void (*launch)(const Matmul&, const RowNorm&, const LoraShrinks*, cudaStream_t);
 };
 template <class S>
 constexpr SwigluKernel kernel_of() {
   static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);  // gates and ups may be of all pairs
   return {S::kRows, launch<S>};
 }
-template <int kTokens, int kBoxes>
+template <int kTokens, int kBoxes, bool kKeepsX = false>
 constexpr std::array<SwigluKernel, 3> kernels_of() {
-  return {kernel_of<Shape<kTokens, 16, 2 * kBoxes>>(), kernel_of<Shape<kTokens, 48, kBoxes>>(),
-          kernel_of<Shape<kTokens, 64, kBoxes>>()};
+  return {kernel_of<Shape<kTokens, 16, kKeepsX ? kBoxes : 2 * kBoxes, 1, kKeepsX>>(),
+          kernel_of<Shape<kTokens, 48, kBoxes, 1, kKeepsX>>(), kernel_of<Shape<kTokens, 64, kBoxes, 1, kKeepsX>>()};
 }
 // With several warpgroups a block has so many outputs that a large N takes one block per multiprocessor, which reads x
 // only once.
@@ -127,18 +146,23 @@ constexpr std::array<SwigluKernel, 4> and_wide() {
   const std::array<SwigluKernel, 3> narrow = kernels_of<kTokens, kBoxes>();
   return {narrow[0], narrow[1], narrow[2], kernel_of<Shape<kTokens, 160, 1>>()};
 }
+constexpr std::array kOfNormed = kernels_of<8, 4, true>();
 constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>();
 constexpr std::array kOf64 = and_wide<64, 2>();
 
 }  // namespace
 
-bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessors, cudaStream_t stream) {
-  if (!has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingTileRows || p.outputs == 0 || p.x.cols == 0 ||
-      !p.x.aligned || !suits_slab_map(p.w, true))
+bool ring_swiglu(const Matmul& p, const RowNorm& norm, const LoraShrinks* adapter, int multiprocessors,
+                 cudaStream_t stream) {
+  if ((norm.weight && !suits_ring_norm(p, norm)) || !has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingTileRows ||
+      p.outputs == 0 || p.x.cols == 0 || !p.x.aligned || !suits_slab_map(p.w, true))
     return false;
   const int64_t rows = p.x.rows;
-  const std::span<const SwigluKernel> few = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : kOf32;
-  const std::span<const SwigluKernel> kernels = rows <= 32 ? few : kOf64;
+  std::span<const SwigluKernel> kernels = kOf64;
+  if (norm.weight)
+    kernels = kOfNormed;
+  else if (rows <= 32)
+    kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : kOf32;
   const int64_t h_blocks = adapter ? adapter->blocks(rows, kHTokens) : 0;
   // The load of the multiprocessor that finishes last; starting a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {
@@ -146,7 +170,7 @@ bool ring_swiglu(const Matmul& p, const LoraShrinks* adapter, int multiprocessor
     const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows + h_blocks;
     return (blocks + multiprocessors - 1) / multiprocessors * (kernel.rows + kBeginning);
   };
-  std::ranges::min_element(kernels, {}, longest)->launch(p, adapter, stream);
+  std::ranges::min_element(kernels, {}, longest)->launch(p, norm, adapter, stream);
   return true;
 }
 

@@ -7,16 +7,14 @@
 #include <algorithm>
 
 #include "kernels/cuda/linear_fused.h"
-#include "kernels/cuda/linear_ring.cuh"
-#include "kernels/cuda/rmsnorm.cuh"
+#include "kernels/cuda/linear_row_norm.cuh"
 #include "kernels/cuda/swiglu.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = kRingThreads;
-constexpr int kBoxes = 4;                 // per stage
-constexpr uint32_t kXBoxBytes = 8 * 128;  // wgmma needs 8 tokens: the row, and 7 rows of arbitrary contents
+constexpr int kBoxes = 4;  // per stage
 constexpr int kStageColumns = kBoxes * kBoxColumns;
 // Elements of a weight. Smaller weights are loaded before a block has computed the norm: a separate norm is faster.
 constexpr int64_t kSmallestWeight = int64_t{1} << 23;
@@ -24,7 +22,6 @@ constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of the s
 // More than half, because a second block of the same matmul on one multiprocessor would slow the first one down while
 // other multiprocessors are idle.
 constexpr int64_t kMinShared = 116 << 10;
-constexpr int64_t kMaxRowShared = kMaxShared - 1024;  // static shared memory comes first
 
 struct Launch {
   RowMatmul row;
@@ -32,85 +29,20 @@ struct Launch {
   uint32_t slack_bytes = 0;  // after the last stage, where the row is stored
 };
 
-// Eight columns of the row.
-[[maybe_unused]] __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(row + column / kBoxColumns * kXBoxBytes +
-                                                                  column % kBoxColumns * 2),
-               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
-
-// Widths are multiples of 64, so eight columns are either all inside or all outside.
-
-// The row's norm, with the assignment of elements to threads that rmsnorm.cu uses: the four warps stand for 16, or each
-// of them repeats the only one, and writes a quarter. Zeros from the row's end to `padded`.
-template <int kRowThreads>
-__device__ void put_normed(uint32_t to, int padded, const RowMatmul& row, int warp, int lane) {
-  constexpr bool kOneWarp = kRowThreads == 32;
-  constexpr int kParts = kOneWarp ? 1 : kRowThreads / kWarpgroup;
-  __shared__ float sums[kRowThreads / 32];
-  const bf16* const x = row.matmul.x.data;
-  const int width = static_cast<int>(row.matmul.x.cols), thread = kOneWarp ? lane : 32 * warp + lane;
-  const auto column_of = [&](int part, int j) { return 8 * (thread + part * kWarpgroup + j * kRowThreads); };
-  const auto mine = [&](int j) { return !kOneWarp || j == warp; };
-  uint4 input[kParts][kNormPieces];
-  float weight[kNormPieces][8];
-  const auto load_weights = [&](int part) {
-#pragma unroll
-    for (int j = 0; j < kNormPieces; ++j)
-      if (mine(j)) load_all8(weight[j], row.norm_weight + column_of(part, j), column_of(part, j) < width);
-  };
-  load_weights(0);
-  wait_for_previous();
-#pragma unroll
-  for (int part = 0; part < kParts; ++part)
-#pragma unroll
-    for (int j = 0; j < kNormPieces; ++j)
-      input[part][j] = load_all8(x + column_of(part, j), column_of(part, j) < width);
-  float sum = 0;
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    float squares = 0;
-#pragma unroll
-    for (int j = 0; j < kNormPieces; ++j) squares = add_squares(squares, input[part][j]);
-    sum = warp_sum(squares);
-    if (!kOneWarp && lane == 0) sums[part * 4 + warp] = sum;
-  }
-  if constexpr (!kOneWarp) {
-    sync_warpgroup();
-    sum = sums[0];
-#pragma unroll
-    for (int w = 1; w < kRowThreads / 32; ++w) sum = __fadd_rn(sum, sums[w]);
-  }
-  const float rstd = rstd_of(sum, width, row.norm_eps);
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    if (part > 0) load_weights(part);
-#pragma unroll
-    for (int j = 0; j < kNormPieces; ++j) {
-      if (!mine(j) || column_of(part, j) >= padded) continue;
-      float v[8];
-      normed(v, input[part][j], rstd, weight[j]);
-      store_columns(
-          to, column_of(part, j),
-          make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])));
-    }
-  }
-}
-
 [[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowMatmul& row, int warp, int lane) {
   const int width = static_cast<int>(row.matmul.x.cols);
-  if (!row.norm_weight) {
+  const bf16* const x = row.matmul.x.data;
+  if (!row.norm.weight) {
     wait_for_previous();
 #pragma unroll 4
     for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
-      store_columns(to, column, load_all8(row.matmul.x.data + column, column < width));
-  } else if (width <= 32 * 8 * kNormPieces) {
-    put_normed<32>(to, padded, row, warp, lane);
-  } else if (width <= 128 * 8 * kNormPieces) {
-    put_normed<128>(to, padded, row, warp, lane);
+      store_columns(to, column, load_all8(x + column, column < width));
+  } else if (width <= kWidestWarpNorm) {
+    put_normed<32>(to, padded, x, width, row.norm, warp, lane);
+  } else if (width <= kWidestWarpgroupNorm) {
+    put_normed<128>(to, padded, x, width, row.norm, warp, lane);
   } else {
-    put_normed<512>(to, padded, row, warp, lane);
+    put_normed<512>(to, padded, x, width, row.norm, warp, lane);
   }
   fence_for_wgmma();
 }
@@ -123,7 +55,7 @@ __device__ void put_normed(uint32_t to, int padded, const RowMatmul& row, int wa
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
 #pragma unroll
-    for (int b = 0; b < kBoxes; ++b, x += kXBoxBytes)
+    for (int b = 0; b < kBoxes; ++b, x += kRowBoxBytes)
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k)
         step(acc, tile_descriptor(ring.at() + b * box_bytes) + column_step(k), tile_descriptor(x) + column_step(k));
@@ -252,17 +184,17 @@ bool row_matmul(const RowMatmul& row, int multiprocessors, cudaStream_t stream) 
   const Matmul& p = row.matmul;
   if (!has_copy_engine() || p.x.rows != 1 || p.transposed || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
       !suits_slab_map(p.w, row.swiglu) || p.w.rows * p.w.cols < kSmallestWeight || p.x.cols > kWidestRow ||
-      reinterpret_cast<uintptr_t>(row.norm_weight) % 16 != 0)
+      reinterpret_cast<uintptr_t>(row.norm.weight) % 16 != 0)
     return false;
   const int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
   const int64_t tiles = (p.outputs + tile_rows - 1) / tile_rows;
   const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, stage_bytes = int64_t{kBoxes} * tile_rows * 128;
   // The last box's wgmma reads beyond the ring.
-  const int64_t slack = std::max<int64_t>(steps * kBoxes * kXBoxBytes, (kTileOutputs - tile_rows) * 128);
+  const int64_t slack = std::max<int64_t>(steps * kBoxes * kRowBoxBytes, (kTileOutputs - tile_rows) * 128);
   const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
   const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
-  const int64_t stages = std::min({wanted, (kMaxRowShared - fixed) / stage_bytes, int64_t{CopyRing::kMaxStages}});
-  allow_shared<row_kernel>(kMaxRowShared);
+  const int64_t stages = std::min({wanted, (int64_t{kMaxShared} - fixed) / stage_bytes, int64_t{CopyRing::kMaxStages}});
+  allow_shared<row_kernel>(kMaxShared);
   const Launch arguments{.row = row,
                          .tile_rows = tile_rows,
                          .tiles = static_cast<int>(tiles),

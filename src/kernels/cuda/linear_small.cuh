@@ -45,6 +45,19 @@ struct Matmul {
   Epilogue end;
 };
 
+// The norm of a matmul's only row, which its launch computes (linear_row_norm.cuh). Nothing where weight is nullptr.
+struct RowNorm {
+  const float* weight = nullptr;  // [x.cols], aligned to 16 bytes
+  float eps = 0;
+};
+// linear_ring.cu keeps a normalized row in shared memory as a whole.
+inline constexpr int64_t kWidestRingNorm = 4096;
+
+inline bool suits_ring_norm(const Matmul& p, const RowNorm& norm) {
+  return p.x.rows == 1 && p.x.aligned && p.x.cols % 8 == 0 && p.x.cols <= kWidestRingNorm &&
+         reinterpret_cast<uintptr_t>(norm.weight) % 16 == 0;
+}
+
 // The pairs of an adapter that a matmul's launch computes: h = x A, all pairs side by side in one matrix, and either h
 // is stored or, with an exchange, y += scale h B. Without pairs there is nothing to compute.
 inline constexpr int kMaxShrinks = kMaxSitePairs;
@@ -96,6 +109,9 @@ struct SmallKernel {
   // linear_ring.cu: needs aligned bf16 operands, starts early, computes an adapter in the same launch.
   void (*launch_adapted)(const Matmul&, const LoraShrinks&, cudaStream_t) = nullptr;
   int64_t received_blocks = 0;  // linear_ring.cu: column blocks of h that a block can receive
+  // linear_ring.cu, kernels of up to 8 rows: one row that is normalized first, with an adapter that this launch adds,
+  // or nullptr. y is bf16.
+  void (*launch_normed)(const Matmul&, const RowNorm&, const LoraShrinks*, cudaStream_t) = nullptr;
 
   bool ring() const { return launch_adapted != nullptr; }
   // Outputs n and n + 8 of a block, counted from its first, must have the same pair, for n % 16 < 8.

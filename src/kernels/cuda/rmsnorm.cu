@@ -138,8 +138,8 @@ void for_width(const Norm& norm, const char* op, const Launch& launch) {
     if (norm.width <= threads.value * 8 * 3) return launch(threads, std::integral_constant<int, 3>(), grid, kBlock);
     launch(threads, std::integral_constant<int, kNormPieces>(), grid, kBlock);
   };
-  if (norm.width <= 32 * 8 * kNormPieces) return start(std::integral_constant<int, 32>());
-  if (norm.width <= 128 * 8 * kNormPieces) return start(std::integral_constant<int, 128>());
+  if (norm.width <= kWidestWarpNorm) return start(std::integral_constant<int, 32>());
+  if (norm.width <= kWidestWarpgroupNorm) return start(std::integral_constant<int, 128>());
   if (norm.width <= kWidestNorm) return start(std::integral_constant<int, 512>());
   throw ShapeError({.what = "rows too wide for a GPU's norm",
                     .where = op,

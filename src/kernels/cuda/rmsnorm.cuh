@@ -8,6 +8,7 @@ namespace lockstep::kernels::cuda {
 // A thread holds up to kNormPieces pieces of eight elements: piece j of thread i begins at 8 * (i + j * threads). The
 // number of threads per row follows from its width, and so does the order of its sums.
 inline constexpr int kNormPieces = 4;
+inline constexpr int kWidestWarpNorm = 32 * 8 * kNormPieces, kWidestWarpgroupNorm = 128 * 8 * kNormPieces;
 inline constexpr int kWidestNorm = 512 * 8 * kNormPieces;
 
 __device__ __forceinline__ float add_squares(float sum, uint4 piece) {
