@@ -184,34 +184,20 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
   const DecodeShape shape = DecodeShape::rounded_up(static_cast<int64_t>(inputs.size()), positions);
   const kernels::DecodeState state = place(inputs, shape);
   const StepGraphs::Key key = key_of(shape, inv_temperature);
-  const auto record = [&](const StepGraphs::Key& of) {
-    return graphs_.record(of, [&] {
-      return Graph::record(stream_, [&] {
-        for (int64_t i = 0; i < of.steps; ++i) step(state, inv_temperature);
-      });
-    });
-  };
   int64_t done = 0;
-  const Graph *one = graphs_.find(key), *several = nullptr;
-  if (!one) {
+  const Graph* graph = graphs_.find(key);
+  if (!graph) {
     // The first step runs without recording: kernels choose their variants and allocate their scratch memory, which a
     // graph capture does not allow.
     step(state, inv_temperature);
     done = 1;
-    one = record(key);
-  } else if (steps >= kGraphSteps) {
-    StepGraphs::Key more = key;
-    more.steps = kGraphSteps;
-    several = graphs_.find(more);
-    if (!several) several = record(more), one = graphs_.find(key);
+    graph = graphs_.record(key, [&] { return Graph::record(stream_, [&] { step(state, inv_temperature); }); });
   }
-  while (done < steps) {
-    const bool fits = several && steps - done >= kGraphSteps;
-    if (const Graph* const graph = fits ? several : one)
+  for (; done < steps; ++done) {
+    if (graph)
       graph->launch(stream_);
     else
       step(state, inv_temperature);
-    done += fits ? kGraphSteps : 1;
   }
 
   const auto count = static_cast<size_t>(steps * shape.rows);

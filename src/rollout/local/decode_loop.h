@@ -1,5 +1,5 @@
-// Many decode steps on a GPU without the host: captured graphs of one step and of kGraphSteps are launched again and
-// again, each step's tokens are the next one's inputs, and the host reads the results of all steps at once.
+// Many decode steps on a GPU without the host: a captured graph of one step is launched again and again, each step's
+// tokens are the next one's inputs, and the host reads the results of all steps at once.
 #pragma once
 
 #include <map>
@@ -30,9 +30,6 @@ struct DecodeResults {
 class DecodeLoop {
  public:
   static constexpr int64_t kMaxSteps = 16;
-  // Between two graphs the GPU stands idle for longer than between two kernels. Recorded when a graph of one step is
-  // used for a second run.
-  static constexpr int64_t kGraphSteps = 4;
 
   DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream);
 

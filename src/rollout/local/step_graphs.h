@@ -36,7 +36,6 @@ class StepGraphs {
     float inv_temperature = 1;
     OneAdapter adapter = {};
     TileSizes tiles = {};
-    int64_t steps = 1;  // of a launch
     auto operator<=>(const Key&) const = default;
   };
 
