@@ -56,6 +56,8 @@ def gpu_rows(record):
         return ratios.get(f"{name}_over_peft_{peers[0]['mode']}") if peers else None
 
     def row(label, key, sub=None, unit="", peer=None, ratio=None):
+        if key not in ours:
+            return None
         value, limit = ours[key], ours.get(key + "_percent_of_limit")
         if sub:
             value, limit = value[sub], limit[sub] if limit else None
@@ -79,7 +81,7 @@ def gpu_section(path):
     model = record["parts"]["lockstep"]["model"]["name"]
     lines = [f"**{record['machine']['gpu']}**; {model}, random bf16 weights ([record]({path.relative_to(ROOT)}), {record['date']})", "",
              "| measure | Lockstep | of the limit | peer in the same run | ratio |", "|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(row) + " |" for row in gpu_rows(record)]
+    lines += ["| " + " | ".join(row) + " |" for row in gpu_rows(record) if row]
     return "\n".join(lines)
 
 
