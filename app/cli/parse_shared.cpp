@@ -147,14 +147,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
 }
 
 std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
-  using recipes::Recompute;
-  const auto set = [&training](const std::string& how) {
-    training.recompute = how == "full"        ? Recompute::full
-                         : how == "selective" ? Recompute::selective
-                         : how == "norms"     ? Recompute::norms
-                         : how == "none"      ? Recompute::none
-                                              : Recompute::automatic;
-  };
+  const auto set = [&training](const std::string& how) { training.recompute = model::recompute_named(how); };
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
            "largest micro-batch in tokens; affects memory and speed only (longer samples, and up to 4096 tokens of "
            "samples with one prompt, stay whole)"},

@@ -61,10 +61,7 @@ std::string command(const Bench& bench) {
   if (bench.work.samples_per_prompt > 1)
     text += fmt::format(" --n-samples-per-prompt {}", bench.work.samples_per_prompt);
   if (o.training.max_tokens) text += fmt::format(" --max-tokens-per-gpu {}", *o.training.max_tokens);
-  if (o.training.recompute == recipes::Recompute::full) text += " --recompute full";
-  if (o.training.recompute == recipes::Recompute::none) text += " --recompute none";
-  if (o.training.recompute == recipes::Recompute::norms) text += " --recompute norms";
-  if (o.training.recompute == recipes::Recompute::selective) text += " --recompute selective";
+  if (o.training.recompute) text += fmt::format(" --recompute {}", model::recompute_name(*o.training.recompute));
   if (!o.parts.empty()) text += fmt::format(" --only {}", fmt::join(o.parts, ","));
   return text;
 }

@@ -103,11 +103,6 @@ int64_t kept_ranks(const lora::AdapterLayout& layout, Recompute recompute, bool 
   return ranks;
 }
 
-const char* recompute_name(Recompute recompute) {
-  constexpr const char* kNames[] = {"none", "norms", "selective", "full"};
-  return kNames[static_cast<size_t>(recompute)];
-}
-
 PassShape planned_shape(const ModelSpec& config, const lora::AdapterLayout& layout, int64_t tokens, Recompute recompute,
                         Device device, int64_t candidates) {
   const int64_t logits_bytes = Model::default_logits_bytes(device);

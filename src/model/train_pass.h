@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/recompute.h"
 
 namespace lockstep::model {
 
@@ -24,17 +25,6 @@ struct TrainBatch {
   // longer than n, and there is no target among the rows that are left out. Not of score.
   std::span<const int64_t> shared = {};
 };
-
-// What backward makes again instead of keeping it; the bits are the same.
-//   none       nothing
-//   norms      the outputs of norms
-//   selective  those of activation functions, rotated queries and keys, and the adapters' x A, too
-//   full       whole blocks: only their inputs are kept
-enum class Recompute { none, norms, selective, full };
-const char* recompute_name(Recompute recompute);
-inline bool keeps_activations(Recompute recompute) {
-  return recompute <= Recompute::norms;
-}
 
 struct TrainOptions {
   float inv_temperature = 1;

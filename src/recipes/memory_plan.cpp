@@ -30,8 +30,8 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kGpuReserve = int64_t{768} << 20;
 constexpr int64_t kRanksReserve = int64_t{1} << 30;  // NCCL's buffers, and what a sum over ranks receives
-// Shares of the room that Recompute::automatic leaves for keys and values: more of them gain more than what `none` and
-// `norms` keep, but recomputing whole blocks costs more than a smaller pool.
+// Shares of the room that are left for keys and values where what to recompute is chosen: more of them gain more than
+// what `none` and `norms` keep, but recomputing whole blocks costs more than a smaller pool.
 constexpr double kKvBesideNone = 0.5, kKvBesideSelective = 0.1;
 
 std::string gigabytes(int64_t bytes) {
@@ -75,8 +75,8 @@ int64_t stack_bytes(const lora::AdapterLayout& layout, int64_t versions) {
   return bytes;
 }
 
-void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained trained, Recompute wanted,
-                      bool engine) {
+void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained trained,
+                      std::optional<model::Recompute> wanted, bool engine) {
   const auto take = [&](model::Recompute recompute) {
     plan.recompute = recompute;
     add_pass(plan, config, trained);
@@ -86,13 +86,7 @@ void choose_recompute(MemoryPlan& plan, const model::ModelSpec& config, Trained 
     const auto share_bytes = engine ? static_cast<int64_t>(share * static_cast<double>(*plan.room)) : 0;
     return plan.without_kv() + std::max(share_bytes, plan.kv_asked.value_or(0)) <= *plan.room;
   };
-  switch (wanted) {
-    case Recompute::none: return take(model::Recompute::none);
-    case Recompute::norms: return take(model::Recompute::norms);
-    case Recompute::selective: return take(model::Recompute::selective);
-    case Recompute::full: return take(model::Recompute::full);
-    case Recompute::automatic: break;
-  }
+  if (wanted) return take(*wanted);
   if (plan.room)
     for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::norms}) {
       take(recompute);

@@ -17,6 +17,7 @@
 #include "core/json.h"
 #include "core/stream.h"
 #include "lora/config.h"
+#include "model/recompute.h"
 #include "recipes/async_options.h"
 #include "recipes/debug_options.h"
 #include "recipes/partial_options.h"
@@ -75,10 +76,6 @@ struct OptimizerOptions {
   std::optional<int64_t> wsd_decay_steps;  // WSD needs it
 };
 
-// What the backward pass makes again (model::Recompute). automatic: on a GPU as little as its memory allows, on the CPU
-// selective.
-enum class Recompute { automatic, none, norms, selective, full };
-
 // Ranks of a job (parallel/group.h), and the layout that they were asked for in (recipes/layout.h).
 struct RankOptions {
   std::optional<int64_t> hosts, devices_per_host;  // that train
@@ -96,7 +93,8 @@ struct RankOptions {
 struct TrainingOptions {
   int64_t global_batch_size = 0;      // samples per optimizer step
   std::optional<int64_t> max_tokens;  // per micro-batch; default: micro_batch_tokens
-  Recompute recompute = Recompute::automatic;
+  // nullopt: on a GPU as little as its memory allows, on the CPU selective.
+  std::optional<model::Recompute> recompute;
   bool per_token_loss = false;     // mean over all tokens of a step instead of over samples
   uint64_t seed = 1234;            // adapter initialization, dropout
   int64_t max_skipped_steps = 10;  // that a run abandons because their numbers are not finite, before it stops

@@ -175,7 +175,7 @@ TEST(Scripts, DapoLaunchRunsWithoutThem) {
   EXPECT_EQ(command.options.over_sampling, 64);
   EXPECT_EQ(command.options.reward.choices.at(0).rule.type, rl::RewardType::deepscaler);
   EXPECT_TRUE(has_note(command.notes, "--rm-type deepscaler"));
-  EXPECT_EQ(command.options.training.recompute, recipes::Recompute::full);
+  EXPECT_EQ(command.options.training.recompute, model::Recompute::full);
   EXPECT_EQ(command.options.training.global_batch_size, 128);
   EXPECT_TRUE(has_note(command.notes, "--tensor-model-parallel-size 2"));
   rejects("--rm-type math --without over-sampling-batch-size", {"--over-sampling-batch-size", "do without"});

@@ -42,7 +42,7 @@ TEST(Train, DefaultsAreThoseOfTheScripts) {
   EXPECT_EQ(o.save.save_interval, 0);
   EXPECT_TRUE(o.eval_before_train);
   EXPECT_FALSE(o.shuffle);
-  EXPECT_EQ(o.training.recompute, recipes::Recompute::automatic);
+  EXPECT_EQ(o.training.recompute, std::nullopt);
 }
 
 TEST(Train, EveryFlagReachesItsOption) {
@@ -96,7 +96,7 @@ TEST(Train, EveryFlagReachesItsOption) {
   EXPECT_EQ(o.kv_bytes, 1000000);
   EXPECT_EQ(o.max_sequences, 16);
   EXPECT_EQ(o.training.max_tokens, 512);
-  EXPECT_EQ(o.training.recompute, recipes::Recompute::full);
+  EXPECT_EQ(o.training.recompute, model::Recompute::full);
   EXPECT_EQ(o.eval_input_key, "q");
   EXPECT_EQ(o.eval_label_key, "a");
   EXPECT_EQ(o.reward.choices.at(0).rule.type, rl::RewardType::exact);
@@ -438,7 +438,7 @@ TEST(Train, ScheduleAndSaveRules) {
 }
 
 TEST(Train, RecomputationAndDryRun) {
-  using recipes::Recompute;
+  using model::Recompute;
   const auto recompute = [](const std::string& flags) { return train(flags).training.recompute; };
   EXPECT_EQ(recompute("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
             Recompute::full);
@@ -448,7 +448,7 @@ TEST(Train, RecomputationAndDryRun) {
   EXPECT_EQ(recompute("--recompute norms"), Recompute::norms);
   EXPECT_EQ(recompute("--recompute selective"), Recompute::selective);
   EXPECT_EQ(recompute("--recompute-granularity selective"), Recompute::selective);
-  EXPECT_EQ(recompute("--recompute full --recompute auto"), Recompute::automatic);
+  EXPECT_EQ(recompute("--recompute full --recompute auto"), std::nullopt);
   rejects("--recompute some", {"--recompute", "auto, none, norms, selective, full"});
   EXPECT_TRUE(notes_contain("--offload", "unnecessary"));
   EXPECT_TRUE(parse_train(train_args("--dry-run")).dry_run);

@@ -56,10 +56,10 @@ TEST_F(MemoryPlans, RecomputesOnlyWithoutRoom) {
   EXPECT_EQ(small.recompute, model::Recompute::full);
   EXPECT_LT(small.activations, less.activations);
   EXPECT_NO_THROW(require_fit(small));
-  EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::full}).recompute, model::Recompute::full);
-  EXPECT_EQ(plan(139 * kGiB, {.recompute = Recompute::selective}).recompute, model::Recompute::selective);
-  EXPECT_EQ(plan(36 * kGiB, {.recompute = Recompute::norms}).recompute, model::Recompute::norms);
-  EXPECT_EQ(plan(36 * kGiB, {.recompute = Recompute::none}).recompute, model::Recompute::none);
+  EXPECT_EQ(plan(139 * kGiB, {.recompute = model::Recompute::full}).recompute, model::Recompute::full);
+  EXPECT_EQ(plan(139 * kGiB, {.recompute = model::Recompute::selective}).recompute, model::Recompute::selective);
+  EXPECT_EQ(plan(36 * kGiB, {.recompute = model::Recompute::norms}).recompute, model::Recompute::norms);
+  EXPECT_EQ(plan(36 * kGiB, {.recompute = model::Recompute::none}).recompute, model::Recompute::none);
 }
 
 // A rank has its share of the lanes, whose sums it keeps.
@@ -105,7 +105,7 @@ TEST_F(MemoryPlans, ACriticIsCounted) {
       .rank = 8, .alpha = 16, .target_modules = {"all-linear"}, .value_width = base_.config.width};
   const auto critic = lora::resolve_layout(config, model::linear_modules(base_.config));
   const auto planned = [&](std::vector<TrainedBeside> trained) {
-    return plan_memory(base_.config, *layout_, DType::bf16, {.recompute = Recompute::norms},
+    return plan_memory(base_.config, *layout_, DType::bf16, {.recompute = model::Recompute::norms},
                        {.engine = EnginePlan{}, .trained = std::move(trained)}, Device::cuda, 139 * kGiB);
   };
   const MemoryPlan alone = planned({}), both = planned({{"critic", critic}});
@@ -153,7 +153,7 @@ TEST_F(MemoryPlans, LogitsOfMoreThan256SequencesAreCounted) {
 
 TEST_F(MemoryPlans, WhatDoesNotFitNamesWhatToChange) {
   expect_error<ResourceError>(
-      [&] { require_fit(plan(24 * kGiB, {.max_tokens = 32768, .recompute = Recompute::none})); },
+      [&] { require_fit(plan(24 * kGiB, {.max_tokens = 32768, .recompute = model::Recompute::none})); },
       {"does not fit", "TrainingOptions::max_tokens than 32768", "TrainingOptions::recompute full"});
   expect_error<ResourceError>([&] { require_fit(plan(139 * kGiB, {}, EnginePlan{130 * kGiB})); },
                               {"a smaller RlOptions::kv_bytes"});

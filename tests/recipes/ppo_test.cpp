@@ -111,7 +111,7 @@ TEST_F(Ppo, BitsDoNotDependOnMicroBatchesAndThreads) {
   run_rl(ppo("one"), control_);
   RlOptions other = ppo("other");
   other.training.max_tokens = 32;
-  other.training.recompute = Recompute::full;
+  other.training.recompute = model::Recompute::full;
   other.base.stream.threads = 1;
   run_rl(other, control_);
   EXPECT_EQ(adapter_bytes("other", 3), adapter_bytes("one", 3));

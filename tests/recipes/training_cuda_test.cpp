@@ -23,7 +23,7 @@ TEST_F(TrainingCuda, TwoSftRunsGiveTheSameBytesHoweverTheyAreSplit) {
   run_sft(sft("a"), control_);
   SftOptions other = sft("b");
   other.training.max_tokens = 1000;
-  other.training.recompute = Recompute::full;
+  other.training.recompute = model::Recompute::full;
   run_sft(other, control_);
   EXPECT_EQ(adapter_bytes("a", 6), adapter_bytes("b", 6));
   const auto lines = metrics("a");

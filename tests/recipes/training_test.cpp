@@ -15,7 +15,7 @@ TEST_F(Training, TwoSftRunsGiveTheSameBytesWhateverTheMachine) {
   SftOptions other = sft("b");
   other.base.stream.threads = 1;
   other.training.max_tokens = 1000;
-  other.training.recompute = Recompute::full;
+  other.training.recompute = model::Recompute::full;
   run_sft(other, control_);
   EXPECT_EQ(adapter_bytes("a", 6), adapter_bytes("b", 6));
   const auto lines = metrics("a");

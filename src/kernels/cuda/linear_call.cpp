@@ -102,9 +102,7 @@ UnfinishedLinear begin_adapted(const LinearCall& call, ConstTensor x, bool write
 
 // Whether one launch has made the whole call, its norm included.
 bool adapted_with_norm(const LinearCall& call, Stream& stream) {
-  const LinearAdapters& adapters = call.adapters;
-  return adapters.tiles.num_tiles == 0 && is_one_adapter(adapters, call.input.x[0]) &&
-         normed_adapted_forward(call, stream);
+  return is_one_adapter(call.adapters, call.input.x[0]) && normed_adapted_forward(call, stream);
 }
 
 void adapted_swiglu(const LinearCall& call, Stream& stream) {

@@ -213,8 +213,9 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
     if (elapsed < least) least = elapsed, best = candidate;
     if (ring && num_rings < rings.size()) rings[num_rings++] = {candidate.kernel, elapsed};
   }
-  if (least == std::numeric_limits<float>::infinity()) tell_of_plain_kernel(p, "no other kernel has its bits");
-  if (best.kernel && best.kernel->ring() && bucket <= kFewRows)
+  if (least == std::numeric_limits<float>::infinity())
+    tell_of_plain_kernel(p, "no other kernel has its bits");
+  else if (best.kernel && best.kernel->ring() && bucket <= kFewRows)
     best.kernel = std::ranges::find_if(rings, [&](const KernelTime& ring) {
                     return ring.milliseconds <= kNearlyFastest * least;
                   })->kernel;

@@ -114,7 +114,9 @@ __global__ void __launch_bounds__(S::kThreads)
     const int block = static_cast<int>(blockIdx.x) - h_blocks;
     const bool makes_h = kHasAdapter<Adapter> && block < 0;
     using H = ShapeOfH<S>;
-    // With a norm blocks of h part from the others behind it, so that its code is there once.
+    static_assert(!S::kKeepsX || S::kBoxes == H::kBoxes);  // the row is padded to whole stages of either
+    // With a norm blocks of h part from the others behind it, so that its code is there once; without one before the
+    // warps do (docs/decisions/gpu-few-rows.md).
     if constexpr (kHasAdapter<Adapter> && !S::kKeepsX) {
       if (S::kCluster > 1 && makes_h && static_cast<int>(blockIdx.x) >= adapter.blocks) return;
       if (makes_h) return h_block<H, kExpands<Adapter>>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(S::kThreads)
         receive_h<S>(adapter, ColumnBlocks::of(adapter, output, S::kRows, 0), first_token, free_stage<S>(ring, steps),
                      gridDim.x - h_blocks, lane);
     } else {
-      keep_x<S>(p.x, norm, ring, warp, lane);
+      keep_normed_row<S>(p.x, norm, ring, warp, lane);
       if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
         if (makes_h)
           return make_h<H, true>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), p.x.rows, shared, warp, lane);
@@ -171,15 +173,23 @@ void launch_adapted(const Matmul& p, const LoraShrinks& shrinks, cudaStream_t st
   if (!shrinks.expands()) return launch_with<S, uint16_t>(p, RanksAdapter<0>{adapter}, NoNorm(), stream);
   with_groups(adapter, [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, NoNorm(), stream); });
 }
-// One row that is normalized first.
-template <class S>
+// One row that is normalized first. Stages of four boxes: with eight the compiler moves the matrix descriptors of some
+// shapes for each group.
+template <int kRows>
 void launch_normed(const Matmul& p, const RowNorm& norm, const LoraShrinks* shrinks, cudaStream_t stream) {
+  using S = Shape<8, kRows, 4, 1, true>;
   static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);
   with_norm(p, norm, [&](const auto& of_row) {
     if (!shrinks) return launch_with<S, uint16_t>(p, NoAdapter(), of_row, stream);
     with_groups(ring_adapter<ShapeOfH<S>>(p.x, *shrinks),
                 [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, of_row, stream); });
   });
+}
+
+template <int kTokens, int kRows>
+constexpr decltype(SmallKernel::launch_normed) launcher_of_normed() {
+  if constexpr (kTokens == 8) return launch_normed<kRows>;
+  return nullptr;
 }
 
 template <int kTokens, int kRows, int kBoxes, int kCluster = 1>
@@ -190,7 +200,8 @@ constexpr SmallKernel kernel_of() {
           .shared_bytes = S::kSharedBytes,
           .launch = launch<S>,
           .launch_adapted = launch_adapted<S>,
-          .received_blocks = received_blocks<S>()};
+          .received_blocks = received_blocks<S>(),
+          .launch_normed = launcher_of_normed<kTokens, kRows>()};
 }
 
 // Shapes from few to many outputs per block; small ones have long stages.
@@ -198,22 +209,6 @@ template <int kTokens, int kBoxes>
 constexpr std::array<SmallKernel, 4> kernels_of() {
   return {kernel_of<kTokens, 16, 2 * kBoxes>(), kernel_of<kTokens, 24, kBoxes>(), kernel_of<kTokens, 48, kBoxes>(),
           kernel_of<kTokens, 64, kBoxes>()};
-}
-// With few tokens also eight outputs, so that an N of about 1,000 has a block on every multiprocessor.
-template <int kTokens>
-std::array<SmallKernel, 5> kernels_of_few() {
-  const std::array<SmallKernel, 4> more = kernels_of<kTokens, 4>();
-  return {kernel_of<kTokens, 8, 8>(), more[0], more[1], more[2], more[3]};
-}
-// One row may be normalized first.
-std::array<SmallKernel, 5> kernels_of_8() {
-  std::array<SmallKernel, 5> kernels = kernels_of_few<8>();
-  kernels[0].launch_normed = launch_normed<Shape<8, 8, 4, 1, true>>;
-  kernels[1].launch_normed = launch_normed<Shape<8, 16, 4, 1, true>>;
-  kernels[2].launch_normed = launch_normed<Shape<8, 24, 4, 1, true>>;
-  kernels[3].launch_normed = launch_normed<Shape<8, 48, 4, 1, true>>;
-  kernels[4].launch_normed = launch_normed<Shape<8, 64, 4, 1, true>>;
-  return kernels;
 }
 // For small N: two blocks share the outputs, and each has half of the tokens.
 std::array<SmallKernel, 6> kernels_of_32() {
@@ -372,7 +367,7 @@ bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
 }
 
 std::span<const SmallKernel> ring_kernels(int64_t rows) {
-  static const std::array of_8 = kernels_of_8(), of_16 = kernels_of_few<16>();
+  static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
   static const std::array of_32 = kernels_of_32(), of_many = kernels_of_many();
   static const std::array of_64 = kernels_of_64();
   if (!has_copy_engine() || rows > kRingRows) return {};

@@ -77,10 +77,6 @@ __device__ __forceinline__ void leave_rings() {
   }
 }
 
-__device__ __forceinline__ void sync_warpgroup() {
-  asm volatile("bar.sync 2, 128;\n" ::: "memory");
-}
-
 #define LOCKSTEP_TOKENS(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 // d += w x^T, for 64 outputs, 8 kTiles tokens and 16 of the contraction.
 __device__ __forceinline__ void step(float (&d)[1][4], uint64_t w, uint64_t x) {

@@ -347,7 +347,7 @@ struct DeltaOutput {
 template <bool kApart, int kGroups>
 class TileDelta {
  public:
-  // Called before the launch's x is available: starts loading B.
+  // Called before the launch's x is available, or when it has been normalized: starts loading B.
   __device__ TileDelta(const RingAdapter& adapter, int64_t first, int64_t second, int lane)
       : output_{DeltaOutput::of(adapter, first), DeltaOutput::of(adapter, second)}, k_(lane % 4 * 2) {
     groups_ = (max(output_[0].rank, output_[1].rank) + 15) / 16;

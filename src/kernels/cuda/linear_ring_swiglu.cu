@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(S::kThreads)
     const bool makes_h = kHasAdapter<Adapter> && block < 0;
     constexpr int kLoader = S::kThreads / 32 - 1;
     using H = ShapeOfH<S>;
+    static_assert(!S::kKeepsX || S::kBoxes == H::kBoxes);
     // As in linear_ring.cu.
     if constexpr (kHasAdapter<Adapter> && !S::kKeepsX)
       if (makes_h) return h_block<H, true, kLoader>(adapter, p.x.rows, p.x.cols, shared, warp, lane);
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(S::kThreads)
                      free_stage<S>(ring, steps), gridDim.x - adapter.blocks, lane);
       return;
     }
-    keep_x<S>(p.x, norm, ring, warp, lane);
+    keep_normed_row<S>(p.x, norm, ring, warp, lane);
     if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
       if (makes_h)
         return make_h<H, true>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), p.x.rows, shared, warp, lane);

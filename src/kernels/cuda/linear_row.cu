@@ -16,7 +16,7 @@ namespace {
 constexpr int kThreads = kRingThreads;
 constexpr int kBoxes = 4;  // per stage
 constexpr int kStageColumns = kBoxes * kBoxColumns;
-// Elements of a weight. Smaller weights are loaded before a block has computed the norm: a separate norm is faster.
+// Elements of a weight. With smaller ones a block has one tile, and linear_ring.cu has shapes to choose from.
 constexpr int64_t kSmallestWeight = int64_t{1} << 23;
 constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of the shared memory
 // More than half, because a second block of the same matmul on one multiprocessor would slow the first one down while
@@ -38,11 +38,11 @@ struct Launch {
     for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
       store_columns(to, column, load_all8(x + column, column < width));
   } else if (width <= kWidestWarpNorm) {
-    put_normed<32>(to, padded, x, width, row.norm, warp, lane);
+    store_normed_row<32>(to, padded, x, width, row.norm, warp, lane);
   } else if (width <= kWidestWarpgroupNorm) {
-    put_normed<128>(to, padded, x, width, row.norm, warp, lane);
+    store_normed_row<128>(to, padded, x, width, row.norm, warp, lane);
   } else {
-    put_normed<512>(to, padded, x, width, row.norm, warp, lane);
+    store_normed_row<512>(to, padded, x, width, row.norm, warp, lane);
   }
   fence_for_wgmma();
 }

@@ -11,6 +11,11 @@ namespace lockstep::kernels::cuda {
 // others have arbitrary contents, as have the tokens that they would be.
 inline constexpr uint32_t kRowBoxBytes = 8 * 128;
 
+// The threads of the warpgroup wait for each other. Barrier 1 hands over h (linear_ring_adapter.cuh).
+__device__ __forceinline__ void synchronize_norm() {
+  asm volatile("bar.sync 2, 128;\n" ::: "memory");
+}
+
 // Eight columns of the row.
 __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(row + column / kBoxColumns * kRowBoxBytes +
@@ -20,7 +25,8 @@ __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 v)
 }
 
 // Widths are multiples of 8, so eight columns are either all inside or all outside.
-__device__ __forceinline__ void store_normed(uint32_t row, int column, uint4 x, float rstd, const float (&weight)[8]) {
+__device__ __forceinline__ void store_normed_columns(uint32_t row, int column, uint4 x, float rstd,
+                                                     const float (&weight)[8]) {
   float v[8];
   normed(v, x, rstd, weight);
   store_columns(row, column,
@@ -28,14 +34,14 @@ __device__ __forceinline__ void store_normed(uint32_t row, int column, uint4 x, 
 }
 
 // Called by the four warps of a warpgroup. Stores the norm of x, [width], and zeros from its end to `padded`; waits for
-// the kernels ahead. kRowThreads: how many rmsnorm.cu gives such a row. With 32, each warp loads a quarter of the row
+// the kernels ahead. kNormThreads: how many rmsnorm.cu gives such a row. With 32, each warp loads a quarter of the row
 // and stores its norm, and forms the sum of all, which reaches it through the second to fifth row of boxes: if every
 // warp loaded the whole row, all of the GPU would ask for its few cache lines four times. With 512 the four warps stand
 // for 16.
-template <int kRowThreads>
-__device__ __forceinline__ void put_normed(uint32_t to, int padded, const bf16* x, int width, const RowNorm& norm,
-                                           int warp, int lane) {
-  if constexpr (kRowThreads == 32) {
+template <int kNormThreads>
+__device__ __forceinline__ void store_normed_row(uint32_t to, int padded, const bf16* x, int width, const RowNorm& norm,
+                                                 int warp, int lane) {
+  if constexpr (kNormThreads == 32) {
     const int mine = 8 * (32 * warp + lane);
     const uint32_t pieces = to + 128 + lane % 8 * 16 + lane / 8 * kRowBoxBytes;  // 128 bytes apart
     float weight[8];
@@ -45,7 +51,7 @@ __device__ __forceinline__ void put_normed(uint32_t to, int padded, const bf16* 
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(pieces + 128 * warp), "r"(own.x), "r"(own.y),
                  "r"(own.z), "r"(own.w)
                  : "memory");
-    sync_warpgroup();
+    synchronize_norm();
     float squares = 0;
 #pragma unroll
     for (int j = 0; j < kNormPieces; ++j) {
@@ -57,12 +63,12 @@ __device__ __forceinline__ void put_normed(uint32_t to, int padded, const bf16* 
       squares = add_squares(squares, piece);
     }
     const float rstd = rstd_of(warp_sum(squares), width, norm.eps);
-    if (mine < padded) store_normed(to, mine, own, rstd, weight);
+    if (mine < padded) store_normed_columns(to, mine, own, rstd, weight);
   } else {
-    constexpr int kParts = kRowThreads / kWarpgroup;
+    constexpr int kParts = kNormThreads / kWarpgroup;
     const uint32_t sums = to + 128;  // of the warps: in the second row of a box
     const auto column_of = [&](int part, int j) {
-      return 8 * (32 * warp + lane + part * kWarpgroup + j * kRowThreads);
+      return 8 * (32 * warp + lane + part * kWarpgroup + j * kNormThreads);
     };
     uint4 input[kParts][kNormPieces];
     float weight[kNormPieces][8];
@@ -87,10 +93,10 @@ __device__ __forceinline__ void put_normed(uint32_t to, int padded, const bf16* 
       if (lane == 0)
         asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(sums + 4 * (part * 4 + warp)), "f"(squares) : "memory");
     }
-    sync_warpgroup();
+    synchronize_norm();
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kRowThreads / 32; ++w) {
+    for (int w = 0; w < kNormThreads / 32; ++w) {
       float of_warp;
       asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(of_warp) : "r"(sums + 4 * w) : "memory");
       sum = w == 0 ? of_warp : __fadd_rn(sum, of_warp);
@@ -101,16 +107,16 @@ __device__ __forceinline__ void put_normed(uint32_t to, int padded, const bf16* 
       if (part > 0) load_weights(part);
 #pragma unroll
       for (int j = 0; j < kNormPieces; ++j)
-        if (column_of(part, j) < padded) store_normed(to, column_of(part, j), input[part][j], rstd, weight[j]);
+        if (column_of(part, j) < padded) store_normed_columns(to, column_of(part, j), input[part][j], rstd, weight[j]);
     }
   }
 }
 
 // The norm of a kernel of linear_ring.cu.
 struct NoNorm {};
-template <int kRowThreads_>
+template <int kNormThreads_>
 struct RingNorm : RowNorm {
-  static constexpr int kRowThreads = kRowThreads_;
+  static constexpr int kNormThreads = kNormThreads_;
 };
 // launch(the norm, with the number of a row's threads as a constant)
 template <class Launch>
@@ -120,13 +126,14 @@ void with_norm(const Matmul& p, const RowNorm& norm, const Launch& launch) {
 }
 // Called by the warps that accumulate: puts the normalized row before the ring's stages.
 template <class S, class Norm>
-__device__ __forceinline__ void keep_x(const Operand& x, const Norm& norm, const CopyRing& ring, int warp, int lane) {
+__device__ __forceinline__ void keep_normed_row(const Operand& x, const Norm& norm, const CopyRing& ring, int warp,
+                                                int lane) {
   if constexpr (S::kKeepsX) {
     static_assert(S::kXBytes == kRowBoxBytes && S::kWarpgroups == 1);
-    put_normed<Norm::kRowThreads>(S::x_at(ring, 0), S::steps(x.cols) * S::kBoxes * kBoxColumns, x.data,
-                                  static_cast<int>(x.cols), norm, warp, lane);
+    store_normed_row<Norm::kNormThreads>(S::x_at(ring, 0), S::steps(x.cols) * S::kBoxes * kBoxColumns, x.data,
+                                         static_cast<int>(x.cols), norm, warp, lane);
     fence_for_wgmma();
-    sync_warpgroup();
+    synchronize_norm();
   }
 }
 

@@ -142,8 +142,8 @@ void stack_rows(uint16_t* to, std::span<const NamedTensor* const> parts, int64_t
   }
 }
 
-// One block per row. The first kernel of a step, and launched normally: it begins when the step before it has ended,
-// and so those behind it may read that step's positions and sequences before they wait for the kernels ahead of them.
+// One block per row. The first kernel of a step, and launched normally: it begins when the step before it has ended, so
+// the kernels behind it may read the positions and sequences which that step wrote before they wait for those ahead.
 __global__ void gather_kernel(bf16* y, int64_t y_stride, const bf16* w, int64_t depth, const int32_t* ids,
                               bool vector) {
   let_next_begin();
