@@ -221,8 +221,7 @@ void bench_grpo(Bench& bench) {
   bench.report.result(
       "grpo_step_s", all.seconds() / steps,
       fmt::format("s        mean of {}: {:.2f} rollout ({:.0f} tok/s), {:.2f} training ({:.0f} tok/s); {} x {} samples "
-                  "of {:.0f} "
-                  "new tokens; max |logprob diff| {:g}",
+                  "of {:.0f} new tokens; max |logprob diff| {:g}",
                   iterations.size(), all.rollout_s / steps, static_cast<double>(all.new_tokens) / all.rollout_s,
                   all.train_s / steps, static_cast<double>(all.trained_tokens) / all.train_s, bench.work.grpo_prompts,
                   bench.work.grpo_samples, mean, diff));

@@ -59,9 +59,9 @@ struct BesideTrainer {
 };
 
 // `stored`: the type of the base's files. `room`: nullopt on the CPU, where nothing is chosen by what is
-// free; `limit` is the room. ConfigError for ranks that a GPU does not take. Without TrainingOptions::recompute: the least that fits
-// the room; beside an engine with half of it left for keys and values, or a tenth where whole blocks would have to be
-// recomputed.
+// free; `limit` is the room. ConfigError for ranks that a GPU does not take. Where TrainingOptions::recompute is empty:
+// the least that fits the room; beside an engine with half of it left for keys and values, or a tenth where whole
+// blocks would have to be recomputed.
 MemoryPlan plan_memory(const model::ModelSpec& config, const lora::AdapterLayout& layout, DType stored,
                        const TrainingOptions& training, const BesideTrainer& beside, Device device,
                        std::optional<int64_t> room);

@@ -215,10 +215,11 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   }
   if (least == std::numeric_limits<float>::infinity())
     tell_of_plain_kernel(p, "no other kernel has its bits");
-  else if (best.kernel && best.kernel->ring() && bucket <= kFewRows)
-    best.kernel = std::ranges::find_if(rings, [&](const KernelTime& ring) {
-                    return ring.milliseconds <= kNearlyFastest * least;
-                  })->kernel;
+  else if (best.kernel && best.kernel->ring() && bucket <= kFewRows) {
+    const KernelTime& chosen = *std::ranges::find_if(
+        rings, [&](const KernelTime& ring) { return ring.milliseconds <= kNearlyFastest * least; });
+    best.kernel = chosen.kernel, least = chosen.milliseconds;
+  }
   best.milliseconds = least;
   best.rings = rings;
   best.tiles = tiles_time;
@@ -280,6 +281,7 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
     const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
     const int64_t all = blocks + shrinks.blocks(p.x.rows, kRingHTokens);
     const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
+    // The kernels come from few to many outputs, so a later one has to be clearly faster.
     if (expected * (best ? nearly : 1) < least) least = expected, best = ring.kernel;
   }
   return best;

@@ -135,6 +135,7 @@ constexpr SwigluKernel kernel_of() {
   static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);  // gates and ups may be of all pairs
   return {S::kRows, launch<S>};
 }
+// kKeepsX: for one row that is normalized first, with stages of four boxes as in linear_ring.cu.
 template <int kTokens, int kBoxes, bool kKeepsX = false>
 constexpr std::array<SwigluKernel, 3> kernels_of() {
   return {kernel_of<Shape<kTokens, 16, kKeepsX ? kBoxes : 2 * kBoxes, 1, kKeepsX>>(),
