@@ -234,6 +234,21 @@ TEST_P(LoraRowsCuda, AdaptedLinearEqualsItsParts) {
   Workbench bench(stream);
   for_adapted(bench, 1024, 16, {160, 96}, [&](const Adapted& c) { check_adapted(c, stream); }, {GetParam()});
 }
+// Up to 16 rows each block computes h itself.
+TEST_P(LoraRowsCuda, OnePairEqualsItsParts) {
+  SKIP_WITHOUT_GPU();
+  lockstep::testing::GpuStream stream;
+  choose_kernels(KernelChoice::first, stream);
+  Workbench bench(stream);
+  for (const int64_t rank : {8, 16})
+    for (const int64_t in : {64, 640, 3072})
+      for_adapted(bench, in, rank, {48},
+                  [&](const Adapted& c) {
+                    const int whole = check_adapted(c, stream);
+                    if (c.x[0] <= 16) EXPECT_EQ(whole, 1) << c.what;
+                  },
+                  {GetParam()});
+}
 INSTANTIATE_TEST_SUITE_P(Rows, LoraRowsCuda, ::testing::Values(1, 8, 16, 33, 64, 65, 130, 256));
 
 // For 33 to 64 rows the first kernel is one of clusters.

@@ -20,7 +20,7 @@ class RankRowsCuda : public BenchCuda {
   struct Work {
     int64_t depth, outputs;
     std::vector<Outputs> pairs;
-    bool swiglu = false;
+    bool swiglu = false, norm = false;
   };
 
   // The adapters one by one, and together; `ranks` of each, of which `used` are not padding.
@@ -50,10 +50,16 @@ class RankRowsCuda : public BenchCuda {
   void run(const Work& work, const Tensor& y, const Tensor& act, const ConstTensor& x, const PackedWeight& weight,
            const ConstTensor& residual, std::span<const LoraPair> pairs) {
     const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = x[0], .pairs = pairs}};
+    LinearInput input{.x = x};
+    if (work.norm)
+      input = {.x = x,
+               .norm_weight = bench_->f32(random_values(work.depth, 4), {work.depth}),
+               .norm_eps = 1e-6f,
+               .norm = bench_->poisoned_activations({x[0], work.depth})};
     linear({.y = y,
-            .input = {.x = x},
+            .input = input,
             .weight = weight,
-            .residual = work.swiglu ? ConstTensor() : residual,
+            .residual = work.swiglu || work.norm ? ConstTensor() : residual,
             .adapters = {.segments = segments, .arena = &bench_->arena},
             .act = work.swiglu ? act : Tensor(),
             .keep_y = !work.swiglu},
@@ -112,6 +118,16 @@ TEST_F(RankRowsCuda, RowsOfSeveralAdaptersAreThoseOfEachAlone) {
         if (ranks == 16) expect_as_alone(work, rows, {rows / 3, rows / 3, rows / 2, rows}, ranks, used);
         if (HasFatalFailure()) return;
       }
+}
+
+// The norm of one row is in the launch, too.
+TEST_F(RankRowsCuda, ARowIsNormalized) {
+  for (const bool swiglu : {false, true})
+    for (const auto& [ranks, used] : {std::pair<int64_t, int64_t>{16, 3}, {32, 24}}) {
+      const Work work{.depth = 512, .outputs = 768, .pairs = {{0, 384}, {384, 384}}, .swiglu = swiglu, .norm = true};
+      expect_as_alone(work, 1, {0, 1}, ranks, used);
+      expect_as_alone(work, 1, {1, 1}, ranks, used);
+    }
 }
 
 // h where it has a launch of its own.

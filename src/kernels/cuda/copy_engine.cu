@@ -49,6 +49,23 @@ CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows) {
                     box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B);
 }
 
+CUtensorMap boxes_map(const Operand& matrix, int box_rows, int boxes) {
+  const cuuint64_t dims[] = {64, static_cast<cuuint64_t>(matrix.rows), static_cast<cuuint64_t>(matrix.cols) / 64};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(std::max(matrix.stride, matrix.cols)) * sizeof(bf16),
+                                64 * sizeof(bf16)};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(boxes)};
+  return encoded<3>(matrix, dims, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap row_groups_map(const Operand& matrix, int box_rows, int boxes) {
+  const auto row_bytes = static_cast<cuuint64_t>(std::max(matrix.stride, matrix.cols)) * sizeof(bf16);
+  const cuuint64_t dims[] = {64, 8, static_cast<cuuint64_t>(matrix.cols) / 64,
+                             static_cast<cuuint64_t>(matrix.rows) / 8};
+  const cuuint64_t strides[] = {row_bytes, 64 * sizeof(bf16), 8 * row_bytes};
+  const cuuint32_t box[] = {64, 8, static_cast<cuuint32_t>(boxes), static_cast<cuuint32_t>(box_rows) / 8};
+  return encoded<4>(matrix, dims, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 CUtensorMap slab_map(const Operand& matrix, int box_rows, int slabs, bool paired) {
   const auto row_bytes = static_cast<cuuint64_t>(std::max(matrix.stride, matrix.cols)) * sizeof(bf16);
   const cuuint64_t parts = paired ? 2 : 1, rows = static_cast<cuuint64_t>(matrix.rows) / parts;

@@ -15,6 +15,15 @@ bool has_copy_engine();
 // A tensor map for boxes of `box_cols` (64 or 16) columns. TMA swizzles 16-byte chunks by row so that fragments load
 // without bank conflicts: chunk c of row r lies at c ^ r % 8 (64 columns) or c ^ r / 4 % 2 (16). DeviceError.
 CUtensorMap box_map(const Operand& matrix, int box_cols, int box_rows);
+// A tensor map for copies of `boxes` boxes side by side, each of `box_rows` rows x 64 columns, which come to lie one
+// after the other. One thread takes about 30 ns for a copy, so a few large ones are faster. Needs suits_boxes_map.
+CUtensorMap boxes_map(const Operand& matrix, int box_rows, int boxes);
+// The same, but the boxes' first eight rows come to lie before their next eight: the tile of 64 columns that begins at
+// box b has 1024 * boxes bytes between its groups of eight rows. The number of rows is a multiple of 8.
+CUtensorMap row_groups_map(const Operand& matrix, int box_rows, int boxes);
+inline bool suits_boxes_map(const Operand& matrix) {
+  return matrix.aligned && matrix.cols > 0 && matrix.cols % 64 == 0;
+}
 // A tensor map for boxes of `box_rows` rows x `slabs` slabs of 64 columns, each slab swizzled as a box of 64 columns.
 // `paired`: the matrix is two matrices of half the rows, and eight rows of the first alternate with the same eight rows
 // of the second.
@@ -93,6 +102,24 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, i
       : "memory");
 }
 
+// The boxes of a boxes_map from column 64 * box on.
+__device__ __forceinline__ void copy_boxes(uint32_t to, const CUtensorMap& from, int box, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];\n" ::
+          "r"(to),
+      "l"(&from), "r"(barrier), "r"(0), "r"(row), "r"(box)
+      : "memory");
+}
+
+// The boxes of a row_groups_map from row 8 * group and column 64 * box on.
+__device__ __forceinline__ void copy_row_groups(uint32_t to, const CUtensorMap& from, int box, int group,
+                                                uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %3, %4, %5}], "
+      "[%2];\n" ::"r"(to),
+      "l"(&from), "r"(barrier), "r"(0), "r"(box), "r"(group)
+      : "memory");
+}
 // The box of a slab_map that begins at row 8 * group (of each half when paired) and column 64 * slab.
 __device__ __forceinline__ void copy_slabs(uint32_t to, const CUtensorMap& from, int group, int slab,
                                            uint32_t barrier) {
@@ -148,6 +175,15 @@ __device__ __forceinline__ void copy_box_to_blocks(uint32_t to, const CUtensorMa
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
       "%4}], [%2], %5;\n" ::"r"(to),
       "l"(&from), "r"(barrier), "r"(col), "r"(row), "h"(static_cast<uint16_t>(blocks))
+      : "memory");
+}
+// copy_boxes, likewise.
+__device__ __forceinline__ void copy_boxes_to_blocks(uint32_t to, const CUtensorMap& from, int box, int row,
+                                                     uint32_t barrier, uint32_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4, %5}], [%2], %6;\n" ::"r"(to),
+      "l"(&from), "r"(barrier), "r"(0), "r"(row), "r"(box), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
 

@@ -148,6 +148,7 @@ AdaptedPart adapted_linear_begin(const LinearCall& call, ConstTensor x, Tensor h
   const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
   if (shrinks.pairs.empty() || p.end.y_f32 || !p.x.aligned || !p.w.aligned || p.x.rows == 0 || p.x.rows > kRingRows)
     return AdaptedPart::nothing;
+  if (shrinks.expands() && ring_own_h(p, shrinks, library.multiprocessors, stream_of(stream))) return AdaptedPart::all;
   const Choice choice = choice_without_bias(library, p, stream);
   const SmallKernel* const whole = shrinks.expands() ? adapted_ring(library, p, choice, shrinks) : nullptr;
   if (!whole) shrinks.exchange = {};

@@ -137,7 +137,7 @@ std::vector<Choice> own_candidates(const Library& library, const Matmul& p, int6
   std::vector<Choice> candidates;
   if (bucket > 256) return candidates;
   if (p.transposed) return {plain(library, p)};
-  for (const SmallKernel& kernel : ring_kernels(bucket)) candidates.push_back({.kernel = &kernel});
+  for (const SmallKernel& kernel : ring_kernels(p, bucket)) candidates.push_back({.kernel = &kernel});
   if (!candidates.empty()) return candidates;
   const int tokens = static_cast<int>(std::clamp<int64_t>(bucket, 16, 64));
   for (const SmallKernel& kernel : small_kernels())
@@ -171,6 +171,14 @@ void tell_of_other_bits(const Matmul& p, const SmallKernel& kernel, bool timed) 
                "note    a matmul of %s: the kernel with %s has other bits than the plain kernel and is not used; this "
                "is a fault of lockstep or of the GPU, please report it\n",
                where.c_str(), tiles.c_str());
+}
+
+int64_t blocks_of(const SmallKernel& kernel, const Matmul& p) {
+  const auto pieces = [](int64_t all, int64_t of) { return (all + of - 1) / of; };
+  return pieces(p.outputs, kernel.rows) * pieces(p.x.rows, kernel.tokens);
+}
+bool loads_beside(const SmallKernel& kernel, const Matmul& p, int multiprocessors) {
+  return loads_beside(p, blocks_of(kernel, p), kernel.held_columns, multiprocessors);
 }
 
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
@@ -216,9 +224,15 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   if (least == std::numeric_limits<float>::infinity())
     tell_of_plain_kernel(p, "no other kernel has its bits");
   else if (best.kernel && best.kernel->ring() && bucket <= kFewRows) {
-    const KernelTime& chosen = *std::ranges::find_if(
-        rings, [&](const KernelTime& ring) { return ring.milliseconds <= kNearlyFastest * least; });
-    best.kernel = chosen.kernel, least = chosen.milliseconds;
+    const auto nearly = [&](const KernelTime& ring) {
+      return ring.kernel && ring.milliseconds <= kNearlyFastest * least;
+    };
+    const auto beside = [&](const KernelTime& ring) {
+      return nearly(ring) && loads_beside(*ring.kernel, p, library.multiprocessors);
+    };
+    const auto* chosen = std::ranges::find_if(rings, beside);
+    if (chosen == rings.end()) chosen = std::ranges::find_if(rings, nearly);
+    best.kernel = chosen->kernel, least = chosen->milliseconds;
   }
   best.milliseconds = least;
   best.rings = rings;
@@ -273,16 +287,18 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   constexpr float kApartMilliseconds = 0.004f;
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
+  bool beside = false;
   float least = choice.milliseconds + kApartMilliseconds;
   const float nearly = p.x.rows <= kFewRows ? kNearlyFastest : 1.0f;
   for (const KernelTime& ring : choice.rings) {
     if (!ring.kernel || !ring.kernel->can_expand(shrinks)) continue;
-    const int64_t tiles = (p.x.rows + ring.kernel->tokens - 1) / ring.kernel->tokens;
-    const int64_t blocks = (p.outputs + ring.kernel->rows - 1) / ring.kernel->rows * tiles;
+    const int64_t blocks = blocks_of(*ring.kernel, p);
     const int64_t all = blocks + shrinks.blocks(p.x.rows, kRingHTokens);
     const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
-    // The kernels come from few to many outputs, so a later one has to be clearly faster.
-    if (expected * (best ? nearly : 1) < least) least = expected, best = ring.kernel;
+    // The kernels come from few to many outputs, so a later one has to be clearly faster, or the first of its kind.
+    const bool first_beside = !beside && loads_beside(*ring.kernel, p, library.multiprocessors);
+    if (first_beside ? expected > nearly * least : expected * (best ? nearly : 1) >= least) continue;
+    least = expected, best = ring.kernel, beside |= first_beside;
   }
   return best;
 }

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cuda/linear_ring_adapter.cuh"
+#include "kernels/cuda/linear_ring_epilogue.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -20,79 +20,12 @@ struct Maps {
 template <class S>
 using ShapeOfH = HShape<S, kRingHTokens>;
 
-// Where a thread's accumulators lie in a matrix of T whose first element is `from`: the output place.output, and at
-// `second` the one eight further. Offsets are 32 bits to keep the code short: a matmul of 4 us notices how long its
-// instructions take to arrive from memory.
-template <class T>
-struct ThreadOutputs {
-  T *first, *second;
-  int stride;
-
-  __device__ ThreadOutputs(T* from, int64_t stride_, int64_t output, int64_t second_output)
-      : first(from + output), second(from + second_output), stride(static_cast<int>(stride_)) {}
-};
-
-// The residual of a thread's accumulators, as stored; elements outside the matrix are replaced by those at its edge.
-// There is no branch and no arithmetic between the loads: if each value were converted to float as it arrives, the
-// thread would wait for memory 32 times.
-template <class S, class T>
-__device__ __forceinline__ void load_residual(uint32_t (&bits)[S::kTokenTiles][4], const Matmul& p,
-                                              const Place& place) {
-  const ThreadOutputs<const T> from(static_cast<const T*>(p.end.residual), p.end.residual_stride,
-                                    min(place.output_of(0), place.end - 1), min(place.output_of(2), place.end - 1));
-  const int last = static_cast<int>(p.x.rows) - 1;
-#pragma unroll
-  for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = min(place.token + 8 * j + i, last) * from.stride;
-      bits[j][i] = from.first[at], bits[j][2 + i] = from.second[at];
-    }
-}
-
-// The epilogue: bias, residual and the adapter's part are added, then the results are stored. T: the storage type of y.
 template <class S, class T, class Adapter>
-__device__ __forceinline__ void finish(float (&acc)[S::kTokenTiles][4], const uint32_t (&residual)[S::kTokenTiles][4],
-                                       const Matmul& p, const DeltaOf<Adapter, false>& b, const Place& place,
-                                       uint32_t h, int lane) {
-  constexpr bool kRounded = sizeof(T) == 2;
-  const int64_t last = place.end - 1;
-  if (p.end.bias) {
-    add_bias(acc, {p.end.bias[min(place.output_of(0), last)], p.end.bias[min(place.output_of(2), last)]});
-  }
-  if (p.end.residual) {
-#pragma unroll
-    for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        acc[j][e] = __fadd_rn(acc[j][e], __uint_as_float(kRounded ? residual[j][e] << 16 : residual[j][e]));
-  }
-  if constexpr (kExpands<Adapter>) b.add_to(acc, h, lane);
-  const ThreadOutputs<T> to(static_cast<T*>(p.end.y), p.end.y_stride, place.output_of(0), place.output_of(2));
-  const bool both = place.output_of(2) < place.end;
-  const int rows = static_cast<int>(p.x.rows);
-#pragma unroll
-  for (int j = 0; j < S::kTokenTiles; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (place.token + 8 * j + i >= rows) continue;
-      const int at = (place.token + 8 * j + i) * to.stride;
-      const auto bits = [](float value) -> T {
-        if constexpr (kRounded) return __bfloat16_as_ushort(__float2bfloat16_rn(value));
-        return __float_as_uint(value);
-      };
-      to.first[at] = bits(acc[j][i]);
-      if (both) to.second[at] = bits(acc[j][2 + i]);
-    }
-}
-
-template <class S, class T, class Adapter>
-__device__ void multiply(const Matmul& p, const Adapter& adapter, const Place& place, int steps, const CopyRing& ring,
-                         int warp, int lane) {
+__device__ void multiply(const Matmul& p, const DeltaOf<Adapter, false>& b, const Place& place, int steps,
+                         const CopyRing& ring, int warp, int lane) {
   uint32_t residual[S::kTokenTiles][4] = {};
   float acc[S::kTokenTiles][4] = {};
   const bool mine = place.output_of(0) < place.end;
-  const DeltaOf<Adapter, false> b(adapter, mine ? place.output_of(0) : -1, mine ? place.output_of(2) : -1, lane);
   wait_for_previous();
   if (p.end.residual) load_residual<S, T>(residual, p, place);  // loaded early, so that the epilogue need not wait
   accumulate_ring<S, kExpands<Adapter>>(acc, steps, ring, warp, lane);
@@ -130,17 +63,19 @@ __global__ void __launch_bounds__(S::kThreads)
     if (warp == S::kThreads / 32 - 1) {
       if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
         if (makes_h) return load_h<H>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), shared, lane);
-      if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, S::kRows, steps);
+      if (lane == 0) fill_with_boxes<S>(ring, maps.x, first_token, maps.w, output, steps);
       if constexpr (kExpands<Adapter>)
         receive_h<S>(adapter, ColumnBlocks::of(adapter, output, S::kRows, 0), first_token, free_stage<S>(ring, steps),
                      gridDim.x - h_blocks, lane);
     } else {
+      const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
+      const bool mine = !makes_h && place.output_of(0) < place.end;
+      const DeltaOf<Adapter, false> b(adapter, mine ? place.output_of(0) : -1, mine ? place.output_of(2) : -1, lane);
       keep_normed_row<S>(p.x, norm, ring, warp, lane);
       if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
         if (makes_h)
           return make_h<H, true>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), p.x.rows, shared, warp, lane);
-      const Place place = Place::of(output, min(p.outputs, int64_t{output} + S::kRows), first_token, warp, lane);
-      multiply<S, T>(p, adapter, place, steps, ring, warp, lane);
+      multiply<S, T, Adapter>(p, b, place, steps, ring, warp, lane);
     }
     leave_rings<S>();
   } else {
@@ -156,7 +91,7 @@ void launch_with(const Matmul& p, const Adapter& adapter, const Norm& norm, cuda
   const auto blocks = static_cast<unsigned>((clusters + pieces(adapter.blocks, S::kCluster)) * S::kCluster);
   constexpr size_t kShared = std::max(S::kSharedBytes, ShapeOfH<S>::kSharedBytes);
   allow_shared<ring_kernel<S, T, Adapter, Norm>>(kShared);
-  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), box_map(p.w, kBoxColumns, S::kRows)};
+  const Maps maps{x_map<S>(p.x), w_map<S>(p.w)};
   launch_early_clusters(S::kCluster, ring_kernel<S, T, Adapter, Norm>, blocks, S::kThreads, kShared, stream, maps, p,
                         adapter, norm);
   check_launch("linear");
@@ -177,9 +112,9 @@ void launch_adapted(const Matmul& p, const LoraShrinks& shrinks, cudaStream_t st
 // shapes for each group.
 template <int kRows>
 void launch_normed(const Matmul& p, const RowNorm& norm, const LoraShrinks* shrinks, cudaStream_t stream) {
-  using S = Shape<8, kRows, 4, 1, true>;
-  static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);
   with_norm(p, norm, [&](const auto& of_row) {
+    using S = Shape<8, kRows, 4, 1, std::remove_cvref_t<decltype(of_row)>::kWidest>;
+    static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);
     if (!shrinks) return launch_with<S, uint16_t>(p, NoAdapter(), of_row, stream);
     with_groups(ring_adapter<ShapeOfH<S>>(p.x, *shrinks),
                 [&](const auto& ranks) { launch_with<S, uint16_t>(p, ranks, of_row, stream); });
@@ -201,7 +136,8 @@ constexpr SmallKernel kernel_of() {
           .launch = launch<S>,
           .launch_adapted = launch_adapted<S>,
           .received_blocks = received_blocks<S>(),
-          .launch_normed = launcher_of_normed<kTokens, kRows>()};
+          .launch_normed = launcher_of_normed<kTokens, kRows>(),
+          .held_columns = S::kHeldColumns};
 }
 
 // Shapes from few to many outputs per block; small ones have long stages.
@@ -278,16 +214,14 @@ __device__ void fill_groups(const RingAdapter& adapter, const CopyRing& all, int
 #pragma unroll
       for (int b = 0; b < S::kBoxes; ++b) {
         const uint32_t to = ring.at() + S::kBoxes * S::kXBytes + b * S::kWBytes + g * 128 * kHColumns;
-        const int col = (step * S::kBoxes + b) * kBoxColumns;
         if ((g * S::kBoxes + b) % S::kCluster == cluster_rank())
-          copy_box_to_blocks(to, adapter.a[group.pair], col, group.column, ring.full(), (1 << S::kCluster) - 1);
+          copy_boxes_to_blocks(to, adapter.a[group.pair], step * S::kBoxes + b, group.column, ring.full(),
+                               (1 << S::kCluster) - 1);
       }
     }
   };
   const auto load_x = [&](const CopyRing& ring, int step) {
-#pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b)
-      copy_box(ring.at() + b * S::kXBytes, adapter.x, (step * S::kBoxes + b) * kBoxColumns, first_token, ring.full());
+    copy_boxes(ring.at(), adapter.x, step * S::kBoxes, first_token, ring.full());
   };
   fill_ring(all, steps, load_w, load_x);
 }
@@ -334,7 +268,7 @@ __global__ void __launch_bounds__(kRingThreads)
 template <int kCluster>
 void launch_h_groups(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
   using S = Shape<kRingTileRows, kTileOutputs, 2, kCluster>;
-  const RingAdapter adapter = ring_adapter<S>(x, shrinks);
+  const RingAdapter adapter = ring_adapter<S, 1>(x, shrinks);
   const int64_t tokens = S::kTokens * kCluster;
   const dim3 grid(static_cast<unsigned>((x.rows + tokens - 1) / tokens * kCluster),
                   static_cast<unsigned>((adapter.column_blocks + kGroupsPerBlock - 1) / kGroupsPerBlock));
@@ -356,7 +290,7 @@ void launch_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream)
 
 bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
   // Each block fills a multiprocessor, and a large matmul that runs beside it leaves few of them free.
-  if (!has_copy_engine() || !x.aligned || x.rows > kRingRows) return false;
+  if (!has_copy_engine() || !suits_boxes_map(x) || x.rows > kRingRows) return false;
   if (x.rows > 2 * kRingTileRows)
     launch_h_groups<4>(x, shrinks, stream);
   else if (x.rows > kRingTileRows)
@@ -366,11 +300,11 @@ bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
   return true;
 }
 
-std::span<const SmallKernel> ring_kernels(int64_t rows) {
+std::span<const SmallKernel> ring_kernels(const Matmul& p, int64_t rows) {
   static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
   static const std::array of_32 = kernels_of_32(), of_many = kernels_of_many();
   static const std::array of_64 = kernels_of_64();
-  if (!has_copy_engine() || rows > kRingRows) return {};
+  if (!has_copy_engine() || !suits_boxes_map(p.x) || !suits_boxes_map(p.w) || rows > kRingRows) return {};
   if (rows <= 16) return rows <= 8 ? of_8 : of_16;
   if (rows > kRingTileRows) return of_many;
   if (rows <= 32) return of_32;

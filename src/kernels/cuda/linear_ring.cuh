@@ -14,11 +14,12 @@ namespace lockstep::kernels::cuda {
 inline constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
 inline constexpr int kTileOutputs = 64;  // rows of a wgmma
 
-template <int kTokens_, int kRows_, int kBoxes_, int kCluster_ = 1, bool kKeepsX_ = false>
+template <int kTokens_, int kRows_, int kBoxes_, int kCluster_ = 1, int kKeptColumns_ = 0>
 struct Shape {
   static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
-  // Stages hold only the weight; x lies before them as a whole (linear_row_norm.cuh).
-  static constexpr bool kKeepsX = kKeepsX_;
+  // Stages hold only the weight; x, of up to so many columns, lies before them as a whole (linear_row_norm.cuh).
+  static constexpr int kKeptColumns = kKeptColumns_;
+  static constexpr bool kKeepsX = kKeptColumns > 0;
   // Blocks that form a cluster: they compute the same outputs, and take turns to load a box of the weight for all.
   static constexpr int kCluster = kCluster_;
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
@@ -28,12 +29,13 @@ struct Shape {
   static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
   static constexpr uint32_t kStageXBytes = kKeepsX ? 0 : kBoxes * kXBytes;
   static constexpr uint32_t kStageBytes = kStageXBytes + kBoxes * kWBytes;
-  static constexpr uint32_t kKeptXBytes = kKeepsX ? kWidestRingNorm / kBoxColumns * kXBytes : 0;
+  static constexpr uint32_t kKeptXBytes = kKeptColumns / kBoxColumns * kXBytes;
   // The last box's wgmma reads beyond the ring.
   static constexpr uint32_t kSlackBytes = (kWarpgroups * kTileOutputs - kRows) * 128;
   static constexpr uint32_t kFixedBytes = 1024 + kKeptXBytes + kSlackBytes + CopyRing::kBarrierBytes;
   static constexpr int kStages = std::min<int>(CopyRing::kMaxStages, (kMaxShared - kFixedBytes) / kStageBytes);
   static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
+  static constexpr int64_t kHeldColumns = kStages * kBoxes * kBoxColumns;  // of the weight, in shared memory at once
 
   __device__ static int steps(int64_t depth) {
     return static_cast<int>((depth + kBoxes * kBoxColumns - 1) / (kBoxes * kBoxColumns));
@@ -41,6 +43,10 @@ struct Shape {
   // Where a step's x begins.
   __device__ static uint32_t x_at(const CopyRing& ring, int step) {
     return kKeepsX ? ring.shared - kKeptXBytes + step * kBoxes * kXBytes : ring.at();
+  }
+  // The weight's tile of a stage's box, whose outputs begin `tile` bytes further.
+  __device__ static uint64_t w_descriptor(const CopyRing& ring, int box, uint32_t tile) {
+    return tile_descriptor(ring.at() + kStageXBytes + box * kWBytes + tile);
   }
 };
 
@@ -158,30 +164,34 @@ __device__ __forceinline__ void fill_ring(CopyRing ring, int steps, const LoadW&
   }
 }
 
-// fill_ring with TMA boxes: kTokens rows of x from first_token on (unless S::kKeepsX), `rows` rows of w from first_row
+// The maps of S's x and weight, for fill_with_boxes.
+template <class S>
+CUtensorMap x_map(const Operand& x) {
+  return boxes_map(x, S::kTokens, S::kBoxes);
+}
+template <class S>
+CUtensorMap w_map(const Operand& w) {
+  static_assert(S::kBoxes % S::kCluster == 0);
+  return boxes_map(w, S::kRows, S::kBoxes / S::kCluster);
+}
+// fill_ring with TMA boxes: kTokens rows of x from first_token on (unless S::kKeepsX), kRows rows of w from first_row
 // on.
 template <class S>
 __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUtensorMap& x, int first_token,
-                                                const CUtensorMap& w, int first_row, int rows, int steps) {
-  static_assert(S::kBoxes % S::kCluster == 0);
+                                                const CUtensorMap& w, int first_row, int steps) {
   const auto load_w = [&](const CopyRing& at, int step) {
-    barrier_expect(at.full(), S::kStageXBytes + S::kBoxes * 128 * rows);
-#pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b) {
-      const uint32_t to = at.at() + S::kStageXBytes + b * S::kWBytes;
-      const int col = (step * S::kBoxes + b) * kBoxColumns;
-      if constexpr (S::kCluster == 1)
-        copy_box(to, w, col, first_row, at.full());
-      else if (b % S::kCluster == cluster_rank())
-        copy_box_to_blocks(to, w, col, first_row, at.full(), (1 << S::kCluster) - 1);
+    barrier_expect(at.full(), S::kStageBytes);
+    const uint32_t to = at.at() + S::kStageXBytes;
+    if constexpr (S::kCluster == 1) {
+      copy_boxes(to, w, step * S::kBoxes, first_row, at.full());
+    } else {
+      const int mine = cluster_rank() * (S::kBoxes / S::kCluster);
+      copy_boxes_to_blocks(to + mine * S::kWBytes, w, step * S::kBoxes + mine, first_row, at.full(),
+                           (1 << S::kCluster) - 1);
     }
   };
   const auto load_x = [&](const CopyRing& at, int step) {
-    if constexpr (!S::kKeepsX) {
-#pragma unroll
-      for (int b = 0; b < S::kBoxes; ++b)
-        copy_box(at.at() + b * S::kXBytes, x, (step * S::kBoxes + b) * kBoxColumns, first_token, at.full());
-    }
+    if constexpr (!S::kKeepsX) copy_boxes(at.at(), x, step * S::kBoxes, first_token, at.full());
   };
   fill_ring(ring, steps, load_w, load_x);
 }
@@ -189,10 +199,10 @@ __device__ __forceinline__ void fill_with_boxes(const CopyRing& ring, const CUte
 // In a cluster, a stage is filled by several blocks, and so released at the barriers of all; but stages that are not
 // filled again are not released, so that each arrival is waited for, and none comes to a block that has ended.
 // kReleasesNext: one stage more is released and waited for, the one that a further step would fill (free_stage).
-template <class S, bool kReleasesNext = false>
-__device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int warp, int lane) {
+// tile: where the warpgroup's outputs begin in a box.
+template <class S, bool kReleasesNext>
+__device__ void accumulate_tile(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, uint32_t tile, int lane) {
   wgmma_fence();
-  const uint32_t tile = S::kWarpgroups > 1 ? warp / 4 * kTileOutputs * 128 : 0;
   uint32_t previous = 0;  // the `empty` barrier of the previous stage
 #pragma unroll 1
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
@@ -200,7 +210,7 @@ __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, Copy
 #pragma unroll
     for (int b = 0; b < S::kBoxes; ++b) {
       const uint64_t x = tile_descriptor(S::x_at(ring, step_of_ring) + b * S::kXBytes);
-      const uint64_t w = tile_descriptor(ring.at() + S::kStageXBytes + b * S::kWBytes + tile);
+      const uint64_t w = S::w_descriptor(ring, b, tile);
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
     }
@@ -216,6 +226,22 @@ __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, Copy
   }
   wgmma_wait<0>();
   pin(acc);
+}
+
+// Two warpgroups have code of their own, behind a barrier each, so that the compiler keeps the matrix descriptors in
+// uniform registers (docs/decisions/gpu-few-rows.md).
+template <class S, bool kReleasesNext = false>
+__device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int warp, int lane) {
+  constexpr uint32_t kApart = kTileOutputs * 128;
+  if constexpr (S::kWarpgroups != 2) {
+    accumulate_tile<S, kReleasesNext>(acc, steps, ring, S::kWarpgroups > 1 ? warp / 4 * kApart : 0, lane);
+  } else if (warp < kWarpgroup / 32) {
+    asm volatile("bar.sync 4, 128;\n" ::: "memory");
+    accumulate_tile<S, kReleasesNext>(acc, steps, ring, 0, lane);
+  } else {
+    asm volatile("bar.sync 5, 128;\n" ::: "memory");
+    accumulate_tile<S, kReleasesNext>(acc, steps, ring, kApart, lane);
+  }
 }
 
 }  // namespace lockstep::kernels::cuda

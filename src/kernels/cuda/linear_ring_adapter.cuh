@@ -67,17 +67,17 @@ void with_groups(const RingAdapter& adapter, const Launch& launch) {
 
 // Blocks of h have fewer tokens than those of the base, so that h is complete before the base's matmul ends.
 template <class S, int kMaxTokens>
-using HShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kHColumns, 4, 1, S::kKeepsX>;
+using HShape = Shape<(S::kTokens < kMaxTokens ? S::kTokens : kMaxTokens), kHColumns, 4, 1, S::kKeptColumns>;
 
-// Shape: of the blocks that compute h.
-template <class Shape>
+// Shape: of the blocks that compute h; kBoxesOfA: as many boxes of A are copied at once.
+template <class Shape, int kBoxesOfA = Shape::kBoxes>
 RingAdapter ring_adapter(const Operand& x, const LoraShrinks& shrinks) {
   RingAdapter adapter{};
-  adapter.x = box_map(x, kBoxColumns, Shape::kTokens);
+  adapter.x = x_map<Shape>(x);
   int column = 0;
   for (const LoraPair& pair : shrinks.pairs) {
     const int i = adapter.count++, rank = static_cast<int>(pair.rank());
-    adapter.a[i] = box_map(operand(pair.a), kBoxColumns, kHColumns);
+    adapter.a[i] = boxes_map(operand(pair.a), kHColumns, kBoxesOfA);
     adapter.pair[i] = {.b = data_of<bf16>(pair.b),
                        .rank = rank,
                        .out_begin = static_cast<int>(pair.out_begin),
@@ -112,21 +112,26 @@ struct HRows {
   __device__ bool meets(int first, int tokens) const { return first < end && first + tokens > begin; }
 };
 
-// Stores tiles of h, of which a lane has ranks lane / 4 and lane / 4 + 8, for the blocks that add h B. to: where the
-// lane's words of the first tile go; count: of the tiles that exist.
-template <int kTokenTiles>
-__device__ __forceinline__ void send_h(uint2* to, const float (&h)[kTokenTiles][4], int count) {
-  // Both of a lane's tokens of a rank -> both ranks of a token, as stored.
+// A lane's words of a tile of h as mma_16816 takes it. h: of ranks lane / 4 and lane / 4 + 8.
+__device__ __forceinline__ uint2 words_of_h(const float (&h)[4]) {
+  // Both of a lane's tokens of a rank -> both ranks of a token.
   const auto word_of = [](float first, float second) {
     uint32_t word = pack_bf16(first, second);
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;\n" : "+r"(word));
-    return ~word;
+    return word;
   };
+  return make_uint2(word_of(h[0], h[1]), word_of(h[2], h[3]));
+}
+// Stores tiles of h for the blocks that add h B. to: where the lane's words of the first tile go; count: of the tiles
+// that exist.
+template <int kTokenTiles>
+__device__ __forceinline__ void send_h(uint2* to, const float (&h)[kTokenTiles][4], int count) {
 #pragma unroll
   for (int j = 0; j < kTokenTiles; ++j) {
-    const uint32_t low = word_of(h[j][0], h[j][1]), high = word_of(h[j][2], h[j][3]);
+    const uint2 words = words_of_h(h[j]);
     if (j < count)
-      asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to + 32 * j), "r"(low), "r"(high) : "memory");
+      asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to + 32 * j), "r"(~words.x), "r"(~words.y)
+                   : "memory");
   }
 }
 
@@ -153,7 +158,7 @@ template <class S>
 __device__ __forceinline__ void load_h(const RingAdapter& adapter, const HBlock<S>& block, const uint8_t* shared,
                                        int lane) {
   if (lane == 0)
-    fill_with_boxes<S>(ring_of<S>(shared), adapter.x, block.first_token, adapter.a[block.pair], block.column, kHColumns,
+    fill_with_boxes<S>(ring_of<S>(shared), adapter.x, block.first_token, adapter.a[block.pair], block.column,
                        block.steps);
 }
 

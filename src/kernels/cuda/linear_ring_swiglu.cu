@@ -27,11 +27,7 @@ __device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing
     copy_slabs(ring.at() + S::kStageXBytes, maps.w, group, step * S::kBoxes, ring.full());
   };
   const auto load_x = [&](const CopyRing& ring, int step) {
-    if constexpr (!S::kKeepsX) {
-#pragma unroll
-      for (int b = 0; b < S::kBoxes; ++b)
-        copy_box(ring.at() + b * S::kXBytes, maps.x, (step * S::kBoxes + b) * kBoxColumns, 0, ring.full());
-    }
+    if constexpr (!S::kKeepsX) copy_boxes(ring.at(), maps.x, step * S::kBoxes, 0, ring.full());
   };
   prefetch_map(maps.w);
   if constexpr (!S::kKeepsX) prefetch_map(maps.x);
@@ -39,13 +35,11 @@ __device__ void load_ring(const Maps& maps, int steps, int group, const CopyRing
 }
 
 template <class S, class Adapter>
-__device__ void multiply(const Matmul& p, const Adapter& adapter, int first, int steps, const CopyRing& ring, int warp,
-                         int lane) {
-  const int64_t gate = first + 8 * warp + lane / 4, up = p.outputs / 2 + gate;
-  const bool stored = 16 * warp < S::kRows && up < p.outputs;
+__device__ void multiply(const Matmul& p, const DeltaOf<Adapter, true>& b, int64_t gate, bool stored, int steps,
+                         const CopyRing& ring, int warp, int lane) {
+  const int64_t up = p.outputs / 2 + gate;
   float acc[S::kTokenTiles][4] = {}, bias[2] = {};
   if (stored && p.end.bias) bias[0] = p.end.bias[gate], bias[1] = p.end.bias[up];
-  const DeltaOf<Adapter, true> b(adapter, stored ? gate : -1, stored ? up : -1, lane);
   wait_for_previous();
   accumulate_ring<S>(acc, steps, ring, warp, lane);
   if (p.end.bias) add_bias(acc, bias);
@@ -92,11 +86,14 @@ __global__ void __launch_bounds__(S::kThreads)
                      free_stage<S>(ring, steps), gridDim.x - adapter.blocks, lane);
       return;
     }
+    const int64_t gate = first + 8 * warp + lane / 4, up = p.outputs / 2 + gate;
+    const bool stored = !makes_h && 16 * warp < S::kRows && up < p.outputs;
+    const DeltaOf<Adapter, true> b(adapter, stored ? gate : -1, stored ? up : -1, lane);
     keep_normed_row<S>(p.x, norm, ring, warp, lane);
     if constexpr (kHasAdapter<Adapter> && S::kKeepsX)
       if (makes_h)
         return make_h<H, true>(adapter, HBlock<H>::of(adapter, p.x.rows, p.x.cols), p.x.rows, shared, warp, lane);
-    multiply<S>(p, adapter, first, steps, ring, warp, lane);
+    multiply<S, Adapter>(p, b, gate, stored, steps, ring, warp, lane);
   } else {
     __trap();
   }
@@ -107,7 +104,7 @@ void launch_with(const Matmul& p, const Adapter& adapter, const Norm& norm, cuda
   constexpr size_t kShared = std::max(S::kSharedBytes, ShapeOfH<S>::kSharedBytes);
   allow_shared<ring_swiglu_kernel<S, Adapter, Norm>>(kShared);
   const auto blocks = static_cast<unsigned>((p.outputs + S::kRows - 1) / S::kRows + adapter.blocks);
-  const Maps maps{box_map(p.x, kBoxColumns, S::kTokens), slab_map(p.w, S::kRows, S::kBoxes, true)};
+  const Maps maps{x_map<S>(p.x), slab_map(p.w, S::kRows, S::kBoxes, true)};
   launch_early(ring_swiglu_kernel<S, Adapter, Norm>, blocks, S::kThreads, kShared, stream, maps, p, adapter, norm);
   check_launch("linear");
 }
@@ -120,59 +117,71 @@ void launch_with(const Matmul& p, const LoraShrinks* shrinks, const Norm& norm, 
 }
 template <class S>
 void launch(const Matmul& p, const RowNorm& norm, const LoraShrinks* shrinks, cudaStream_t stream) {
-  if constexpr (S::kKeepsX)
-    with_norm(p, norm, [&](const auto& of_row) { launch_with<S>(p, shrinks, of_row, stream); });
+  if constexpr (S::kKeptColumns == kWidestWarpNorm)
+    launch_with<S>(p, shrinks, RingNorm<32>{norm}, stream);
+  else if constexpr (S::kKeepsX)
+    launch_with<S>(p, shrinks, RingNorm<128>{norm}, stream);
   else
     launch_with<S>(p, shrinks, NoNorm(), stream);
 }
 
 struct SwigluKernel {
   int rows;
+  int64_t held_columns;  // SmallKernel::held_columns
   void (*launch)(const Matmul&, const RowNorm&, const LoraShrinks*, cudaStream_t);
 };
 template <class S>
 constexpr SwigluKernel kernel_of() {
   static_assert(received_blocks<S>() >= HExchange::kColumnBlocks);  // gates and ups may be of all pairs
-  return {S::kRows, launch<S>};
+  return {S::kRows, S::kHeldColumns, launch<S>};
 }
-// kKeepsX: for one row that is normalized first, with stages of four boxes as in linear_ring.cu.
-template <int kTokens, int kBoxes, bool kKeepsX = false>
+// kKeptColumns: for one row that is normalized first, with stages of four boxes as in linear_ring.cu.
+template <int kTokens, int kBoxes, int kKeptColumns = 0>
 constexpr std::array<SwigluKernel, 3> kernels_of() {
-  return {kernel_of<Shape<kTokens, 16, kKeepsX ? kBoxes : 2 * kBoxes, 1, kKeepsX>>(),
-          kernel_of<Shape<kTokens, 48, kBoxes, 1, kKeepsX>>(), kernel_of<Shape<kTokens, 64, kBoxes, 1, kKeepsX>>()};
+  return {kernel_of<Shape<kTokens, 16, kKeptColumns ? kBoxes : 2 * kBoxes, 1, kKeptColumns>>(),
+          kernel_of<Shape<kTokens, 48, kBoxes, 1, kKeptColumns>>(),
+          kernel_of<Shape<kTokens, 64, kBoxes, 1, kKeptColumns>>()};
 }
-// With several warpgroups a block has so many outputs that a large N takes one block per multiprocessor, which reads x
-// only once.
-template <int kTokens, int kBoxes>
-constexpr std::array<SwigluKernel, 4> and_wide() {
-  const std::array<SwigluKernel, 3> narrow = kernels_of<kTokens, kBoxes>();
-  return {narrow[0], narrow[1], narrow[2], kernel_of<Shape<kTokens, 160, 1>>()};
+// Of several warpgroups: for few tokens, so that gate_up of Qwen3-0.6B takes half of the multiprocessors
+// (loads_beside); for 64, so that a large N takes one block per multiprocessor, which reads x only once.
+template <class Wide>
+constexpr std::array<SwigluKernel, 4> with(const std::array<SwigluKernel, 3>& narrow) {
+  return {narrow[0], narrow[1], narrow[2], kernel_of<Wide>()};
 }
-constexpr std::array kOfNormed = kernels_of<8, 4, true>();
-constexpr std::array kOf8 = kernels_of<8, 4>(), kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>();
-constexpr std::array kOf64 = and_wide<64, 2>();
+constexpr std::array kOfWideNormed = kernels_of<8, 4, static_cast<int>(kWidestRingNorm)>();
+constexpr std::array kOfNormed = with<Shape<8, 96, 4, 1, kWidestWarpNorm>>(kernels_of<8, 4, kWidestWarpNorm>());
+constexpr std::array kOf8 = with<Shape<8, 96, 4>>(kernels_of<8, 4>());
+constexpr std::array kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>();
+constexpr std::array kOf64 = with<Shape<64, 160, 1>>(kernels_of<64, 2>());
 
 }  // namespace
 
 bool ring_swiglu(const Matmul& p, const RowNorm& norm, const LoraShrinks* adapter, int multiprocessors,
                  cudaStream_t stream) {
   if ((norm.weight && !suits_ring_norm(p, norm)) || !has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingTileRows ||
-      p.outputs == 0 || p.x.cols == 0 || !p.x.aligned || !suits_slab_map(p.w, true))
+      p.outputs == 0 || p.x.cols == 0 || !suits_boxes_map(p.x) || !suits_slab_map(p.w, true))
     return false;
   const int64_t rows = p.x.rows;
-  std::span<const SwigluKernel> kernels = kOf64;
-  if (norm.weight)
-    kernels = kOfNormed;
-  else if (rows <= 32)
-    kernels = rows <= 8 ? kOf8 : rows <= 16 ? kOf16 : kOf32;
+  const auto kernels = [&]() -> std::span<const SwigluKernel> {
+    if (norm.weight && p.x.cols > kWidestWarpNorm) return kOfWideNormed;
+    if (norm.weight) return kOfNormed;
+    if (rows <= 8) return kOf8;
+    if (rows > 32) return kOf64;
+    return rows <= 16 ? kOf16 : kOf32;
+  }();
+  const auto blocks_of = [&](const SwigluKernel& kernel) { return (p.outputs + kernel.rows - 1) / kernel.rows; };
   const int64_t h_blocks = adapter ? adapter->blocks(rows, kHTokens) : 0;
   // The load of the multiprocessor that finishes last; starting a block costs as much as some outputs.
   const auto longest = [&](const SwigluKernel& kernel) {
     constexpr int64_t kBeginning = 16;
-    const int64_t blocks = (p.outputs + kernel.rows - 1) / kernel.rows + h_blocks;
+    const int64_t blocks = blocks_of(kernel) + h_blocks;
     return (blocks + multiprocessors - 1) / multiprocessors * (kernel.rows + kBeginning);
   };
-  std::ranges::min_element(kernels, {}, longest)->launch(p, norm, adapter, stream);
+  auto chosen = std::ranges::find_if(kernels, [&](const SwigluKernel& kernel) {
+    return loads_beside(p, blocks_of(kernel), kernel.held_columns, multiprocessors);
+  });
+  if (chosen == kernels.end()) chosen = std::ranges::min_element(kernels, {}, longest);
+  chosen->launch(p, norm, adapter, stream);
   return true;
 }
 

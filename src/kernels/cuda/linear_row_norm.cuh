@@ -11,7 +11,7 @@ namespace lockstep::kernels::cuda {
 // others have arbitrary contents, as have the tokens that they would be.
 inline constexpr uint32_t kRowBoxBytes = 8 * 128;
 
-// The threads of the warpgroup wait for each other. Barrier 1 hands over h (linear_ring_adapter.cuh).
+// The threads of the first warpgroup wait for each other. Barrier 1 hands over h (linear_ring_adapter.cuh).
 __device__ __forceinline__ void synchronize_norm() {
   asm volatile("bar.sync 2, 128;\n" ::: "memory");
 }
@@ -117,6 +117,7 @@ struct NoNorm {};
 template <int kNormThreads_>
 struct RingNorm : RowNorm {
   static constexpr int kNormThreads = kNormThreads_;
+  static constexpr int kWidest = kNormThreads == 32 ? kWidestWarpNorm : static_cast<int>(kWidestRingNorm);
 };
 // launch(the norm, with the number of a row's threads as a constant)
 template <class Launch>
@@ -129,11 +130,13 @@ template <class S, class Norm>
 __device__ __forceinline__ void keep_normed_row(const Operand& x, const Norm& norm, const CopyRing& ring, int warp,
                                                 int lane) {
   if constexpr (S::kKeepsX) {
-    static_assert(S::kXBytes == kRowBoxBytes && S::kWarpgroups == 1);
-    store_normed_row<Norm::kNormThreads>(S::x_at(ring, 0), S::steps(x.cols) * S::kBoxes * kBoxColumns, x.data,
-                                         static_cast<int>(x.cols), norm, warp, lane);
-    fence_for_wgmma();
-    synchronize_norm();
+    static_assert(S::kXBytes == kRowBoxBytes && S::kKeptColumns == Norm::kWidest);
+    if (S::kWarpgroups == 1 || warp < kWarpgroup / 32) {
+      store_normed_row<Norm::kNormThreads>(S::x_at(ring, 0), S::steps(x.cols) * S::kBoxes * kBoxColumns, x.data,
+                                           static_cast<int>(x.cols), norm, warp, lane);
+      fence_for_wgmma();
+    }
+    asm volatile("bar.sync 3, %0;\n" ::"n"(S::kWarpgroups * kWarpgroup) : "memory");
   }
 }
 

@@ -106,9 +106,9 @@ const SmallKernel& any_kernel(bool transposed) {
 const SmallKernel& likely_kernel(const Matmul& matmul, int multiprocessors) {
   if (matmul.transposed) return kAnyTransposed;
   const auto blocks = [&](const SmallKernel& kernel) { return (matmul.outputs + kernel.rows - 1) / kernel.rows; };
-  if (matmul.x.aligned && matmul.w.aligned && matmul.x.rows > 0) {
+  if (matmul.x.rows > 0) {
     const SmallKernel* ring = nullptr;
-    for (const SmallKernel& kernel : ring_kernels(matmul.x.rows))
+    for (const SmallKernel& kernel : ring_kernels(matmul, matmul.x.rows))
       if (!ring || 2 * blocks(kernel) >= multiprocessors) ring = &kernel;
     if (ring) return *ring;
   }

@@ -112,6 +112,7 @@ struct SmallKernel {
   // linear_ring.cu, kernels of up to 8 rows: one row that is normalized first, with an adapter that this launch adds,
   // or nullptr. y is bf16.
   void (*launch_normed)(const Matmul&, const RowNorm&, const LoraShrinks*, cudaStream_t) = nullptr;
+  int64_t held_columns = 0;  // linear_ring.cu: of the weight, in shared memory at once
 
   bool ring() const { return launch_adapted != nullptr; }
   // Outputs n and n + 8 of a block, counted from its first, must have the same pair, for n % 16 < 8.
@@ -121,14 +122,21 @@ struct SmallKernel {
   }
 };
 
+// Whether blocks that take at most half of the multiprocessors and hold all of their part of the weight in shared
+// memory compute a matmul of few rows. They load it while the kernel ahead still runs on the other half.
+inline bool loads_beside(const Matmul& p, int64_t blocks, int64_t held_columns, int multiprocessors) {
+  constexpr int64_t kFewRows = 8;
+  return p.x.rows <= kFewRows && 2 * blocks <= multiprocessors && held_columns >= p.x.cols;
+}
+
 // The kernels for plain weights, and one that takes any matmul; all give the same bits.
 std::span<const SmallKernel> small_kernels();
 const SmallKernel& any_kernel(bool transposed);
-// linear_ring.cu: for up to kRingRows rows; empty if the GPU or the number of rows is not supported. kRingTileRows rows
-// are one tile of tokens; SwiGLU is in the launch only there (linear_ring_swiglu.cu).
+// linear_ring.cu: for `rows` rows with p's matrices; empty if the GPU, the matrices or more than kRingRows rows are not
+// supported. kRingTileRows rows are one tile of tokens; SwiGLU is in the launch only there (linear_ring_swiglu.cu).
 inline constexpr int64_t kRingTileRows = 64, kRingRows = 256;
 inline constexpr int kRingHTokens = 16;  // tokens per block that computes h
-std::span<const SmallKernel> ring_kernels(int64_t rows);
+std::span<const SmallKernel> ring_kernels(const Matmul& p, int64_t rows);
 // linear_ring.cu: only the adapter's h; false if the shape is not supported.
 bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream);
 // linear.cu: lora_shrink by these kernels.
