@@ -177,7 +177,7 @@ TEST_F(LinearFusedCuda, NormAndAdapterOfFewOutputs) {
 }
 
 TEST_F(LinearFusedCuda, NormAndAdapterInside) {
-  // One warp's norm, four, and the widest that is inside; then one that is not, and a width that no copy engine takes.
+  // One warp's norm, four, and the widest that is inside; then one that is not, and widths that are not whole boxes.
   for (const int64_t depth : {64, 1000, 1024, 2560, 4096, 4160, 107})
     for (const int64_t rank : {8, 16, 24, 64}) check_norm_and_adapter(1, smallest_outputs(depth), depth, 2, rank);
   for (const int64_t outputs : {1024, 4096, 6144}) check_norm_and_adapter(1, outputs, 1024, 2, 16);

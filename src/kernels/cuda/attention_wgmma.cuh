@@ -124,7 +124,7 @@ __device__ __forceinline__ void pin(uint32_t (&a)[4][4]) {
 }
 
 // Matrix descriptor of a tile whose rows of 128 bytes are swizzled, at a multiple of 1024 in shared memory.
-// eight_rows: bytes between groups of 8 rows; for MN-major also the distance between slabs of 64 columns (of 64 rows).
+// eight_rows: bytes between groups of 8 rows. For MN-major, slabs of 64 columns (of 64 rows) lie one after the other.
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t address, uint64_t eight_rows = 1024) {
   constexpr uint64_t kSlab = kSlabElements * sizeof(bf16) / 16;
   return uint64_t{1} << 62 | eight_rows / 16 << 32 | kSlab << 16 | (address & 0x3ffff) >> 4;

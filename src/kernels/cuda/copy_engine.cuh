@@ -110,7 +110,6 @@ __device__ __forceinline__ void copy_boxes(uint32_t to, const CUtensorMap& from,
       "l"(&from), "r"(barrier), "r"(0), "r"(row), "r"(box)
       : "memory");
 }
-
 // The boxes of a row_groups_map from row 8 * group and column 64 * box on.
 __device__ __forceinline__ void copy_row_groups(uint32_t to, const CUtensorMap& from, int box, int group,
                                                 uint32_t barrier) {
@@ -120,6 +119,7 @@ __device__ __forceinline__ void copy_row_groups(uint32_t to, const CUtensorMap& 
       "l"(&from), "r"(barrier), "r"(0), "r"(box), "r"(group)
       : "memory");
 }
+
 // The box of a slab_map that begins at row 8 * group (of each half when paired) and column 64 * slab.
 __device__ __forceinline__ void copy_slabs(uint32_t to, const CUtensorMap& from, int group, int slab,
                                            uint32_t barrier) {

@@ -32,9 +32,9 @@ constexpr int kMaxCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight; smaller ones are not timed
-// Of few rows' kernels that take about the same time the one with the fewest outputs per block is used: chance would
-// choose another one in each run, and for each matmul of a layer, whose kernels share the instruction cache.
-constexpr int64_t kFewRows = 8;
+// Of few rows' kernels that take about the same time the one with the fewest outputs per block is used, among those
+// that load beside the launch ahead, if there are any. Chance would choose another one in each run, and for each matmul
+// of a layer, whose kernels share the instruction cache.
 constexpr float kNearlyFastest = 1.1f;
 // The number of rows is rounded up to a bucket, and each bucket has one choice. Choosing takes up to half a second for
 // the vocabulary's weight, so large sizes share a few buckets: a step's last micro-batch has another size each time.
@@ -223,7 +223,7 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   }
   if (least == std::numeric_limits<float>::infinity())
     tell_of_plain_kernel(p, "no other kernel has its bits");
-  else if (best.kernel && best.kernel->ring() && bucket <= kFewRows) {
+  else if (timed && best.kernel && best.kernel->ring() && bucket <= kFewRows) {
     const auto nearly = [&](const KernelTime& ring) {
       return ring.kernel && ring.milliseconds <= kNearlyFastest * least;
     };
@@ -287,18 +287,19 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   constexpr float kApartMilliseconds = 0.004f;
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
   const SmallKernel* best = nullptr;
-  bool beside = false;
+  bool has_beside = false;
   float least = choice.milliseconds + kApartMilliseconds;
-  const float nearly = p.x.rows <= kFewRows ? kNearlyFastest : 1.0f;
+  const float tolerance = p.x.rows <= kFewRows ? kNearlyFastest : 1.0f;
   for (const KernelTime& ring : choice.rings) {
     if (!ring.kernel || !ring.kernel->can_expand(shrinks)) continue;
     const int64_t blocks = blocks_of(*ring.kernel, p);
     const int64_t all = blocks + shrinks.blocks(p.x.rows, kRingHTokens);
     const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
-    // The kernels come from few to many outputs, so a later one has to be clearly faster, or the first of its kind.
-    const bool first_beside = !beside && loads_beside(*ring.kernel, p, library.multiprocessors);
-    if (first_beside ? expected > nearly * least : expected * (best ? nearly : 1) >= least) continue;
-    least = expected, best = ring.kernel, beside |= first_beside;
+    // The kernels come from few to many outputs, so a later one has to be clearly faster. The first one that loads
+    // beside the launch ahead may be a little slower.
+    const bool first_beside = !has_beside && loads_beside(*ring.kernel, p, library.multiprocessors);
+    if (first_beside ? expected >= tolerance * least : expected * (best ? tolerance : 1) >= least) continue;
+    least = expected, best = ring.kernel, has_beside |= first_beside;
   }
   return best;
 }

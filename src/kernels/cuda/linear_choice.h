@@ -36,8 +36,9 @@ struct Choice {
 
 // The choice for this shape, remembered in library.linear.
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
-// Among the kernels that compute an adapter in their launch (can_expand()): the one expected to be fastest, or
-// nullptr where separate launches are faster.
+// Among the kernels that compute an adapter in their launch (can_expand()): the one expected to be fastest (of few
+// rows, one that loads_beside() and is expected to take a tenth more at most), or nullptr where separate launches are
+// faster.
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& shrinks);
 // Whether linear_tiles.cu takes the whole of `tiled` in less time than `apart`, launches that make the same of it: both

@@ -19,8 +19,8 @@ bool row_matmul(const RowMatmul& matmul, int multiprocessors, cudaStream_t strea
 bool ring_swiglu(const Matmul& matmul, const RowNorm& norm, const LoraShrinks* adapter, int multiprocessors,
                  cudaStream_t stream);
 
-// linear_ring_own_h.cu: up to 16 rows, one pair of at most 16 ranks that this launch adds, and so few outputs that
-// the launch takes at most half of the multiprocessors.
+// linear_ring_own_h.cu: up to 16 rows, one pair of 8 or 16 ranks of one adapter, which this launch adds, and so few
+// outputs that the launch takes at most half of the multiprocessors.
 bool ring_own_h(const Matmul& matmul, const LoraShrinks& adapter, int multiprocessors, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

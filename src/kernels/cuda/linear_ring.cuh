@@ -11,6 +11,9 @@
 
 namespace lockstep::kernels::cuda {
 
+// Named barriers of a block: 1 hands over h, 2 the sums of a norm, 3 the normalized row; at 4 and 5 each of two
+// warpgroups begins to accumulate.
+
 inline constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
 inline constexpr int kTileOutputs = 64;  // rows of a wgmma
 
@@ -20,7 +23,7 @@ struct Shape {
   // Stages hold only the weight; x, of up to so many columns, lies before them as a whole (linear_row_norm.cuh).
   static constexpr int kKeptColumns = kKeptColumns_;
   static constexpr bool kKeepsX = kKeptColumns > 0;
-  // Blocks that form a cluster: they compute the same outputs, and take turns to load a box of the weight for all.
+  // Blocks that form a cluster: they compute the same outputs, and each loads its share of the weight for all.
   static constexpr int kCluster = kCluster_;
   [[maybe_unused]] static constexpr int kTokenTiles = kTokens / 8;
   static constexpr int kWarpgroups = (kRows + kTileOutputs - 1) / kTileOutputs;
@@ -229,7 +232,7 @@ __device__ void accumulate_tile(float (&acc)[S::kTokenTiles][4], int steps, Copy
 }
 
 // Two warpgroups have code of their own, behind a barrier each, so that the compiler keeps the matrix descriptors in
-// uniform registers (docs/decisions/gpu-few-rows.md).
+// uniform registers (docs/decisions/gpu-few-rows.md). Three, which only a kernel of 64 tokens has, wait for memory.
 template <class S, bool kReleasesNext = false>
 __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int warp, int lane) {
   constexpr uint32_t kApart = kTileOutputs * 128;

@@ -4,7 +4,8 @@
 //
 // Blocks exchange h through memory that holds zeros between launches. A word of it, two ranks of a token, is stored
 // inverted: rounding makes no word with all bits set (NaN becomes 0x7fff), so a word that is not 0 has arrived, and
-// neither a fence nor a counter is needed. The last block to have received h writes zeros again.
+// neither a fence nor a counter is needed. The last block to have received h writes zeros again. Where few blocks
+// suffice each computes h itself (linear_ring_own_h.cu).
 //
 // Blocks start in the order of their indices, and those of h wait for no other block, so the launch always finishes,
 // however few multiprocessors there are. Should that ever fail, it aborts after kMaxWaitedCycles instead of hanging.
@@ -352,7 +353,7 @@ struct DeltaOutput {
 template <bool kApart, int kGroups>
 class TileDelta {
  public:
-  // Called before the launch's x is available, or when it has been normalized: starts loading B.
+  // Called before the launch's x is available: starts loading B.
   __device__ TileDelta(const RingAdapter& adapter, int64_t first, int64_t second, int lane)
       : output_{DeltaOutput::of(adapter, first), DeltaOutput::of(adapter, second)}, k_(lane % 4 * 2) {
     groups_ = (max(output_[0].rank, output_[1].rank) + 15) / 16;
@@ -367,7 +368,7 @@ class TileDelta {
   }
 
   // y[j][e] becomes y + scale h B. The input is rounded to the storage type, the sum is not. h: where the block has
-  // received it (receive_h).
+  // received it (receive_h), or put it (linear_ring_own_h.cu).
   template <int kTokenTiles>
   __device__ __forceinline__ void add_to(float (&y)[kTokenTiles][4], uint32_t h, int lane) const {
     float d[kTokenTiles][4] = {}, other[kApart ? kTokenTiles : 1][4] = {};  // for the first output; for the second

@@ -1,6 +1,8 @@
-// linear_ring.cu for a single pair of an adapter and up to 16 rows, where a few blocks have all outputs: each block
-// computes h = x A for itself, in rows of the 64-row tile of wgmma that its outputs leave unused. No block waits for
-// another one, and A comes from the L2 cache before x is there.
+// linear_ring.cu for a single pair of an adapter and up to 16 rows, where blocks of 16 outputs take at most half of the
+// multiprocessors: each block computes h = x A for itself, in rows of the 64-row tile of wgmma that its outputs leave
+// unused. No block waits for another one, and A is loaded with the weight, before x is there.
+#include <algorithm>
+
 #include "kernels/cuda/linear_fused.h"
 #include "kernels/cuda/linear_ring_epilogue.cuh"
 
@@ -11,8 +13,8 @@ struct Maps {
   CUtensorMap x, w, a;
 };
 
-// The first warp's rows of the tile are the ranks, the second one's the outputs. A stage's tiles lie beside each other,
-// not one after the other (row_groups_map), because A and the weight are copied separately.
+// Rows 0 to 15 of the tile are the ranks (warp 0), rows 16 to 31 the outputs (warp 1). A stage holds eight rows of all
+// its boxes, then the next eight (row_groups_map), so that A and the weight, each copied as a whole, form the tiles.
 template <int kTokens>
 struct OwnH : Shape<kTokens, 2 * kHColumns, 4> {
   using Base = Shape<kTokens, 2 * kHColumns, 4>;
@@ -23,6 +25,8 @@ struct OwnH : Shape<kTokens, 2 * kHColumns, 4> {
   static constexpr uint32_t kFixedBytes = 1024 + kSlackBytes + CopyRing::kBarrierBytes;
   static constexpr int kStages = std::min<int>(CopyRing::kMaxStages, (kMaxShared - kFixedBytes) / kStageBytes);
   static constexpr size_t kSharedBytes = kFixedBytes + kStages * kStageBytes;
+  static constexpr int64_t kHeldColumns = kStages * kBoxes * kBoxColumns;
+  static_assert(Base::kWarpgroups == 1 && Base::kCluster == 1 && !Base::kKeepsX);
 
   __device__ static uint64_t w_descriptor(const CopyRing& ring, int box, uint32_t) {
     return tile_descriptor(ring.at() + kStageXBytes + box * 1024, kBoxes * 1024);
@@ -82,9 +86,10 @@ __global__ void __launch_bounds__(S::kThreads)
     wait_for_previous();
     if (p.end.residual && mine) load_residual<S, uint16_t>(residual, p, place);
     accumulate_ring<S, true>(acc, steps, ring, warp, lane);
+    // There is no wait until the stage is empty: a matmul that has completed has read the operands of all four warps.
     const uint32_t h = free_stage<S>(ring, steps).at();
     if (warp == 0) keep_h(h, acc, adapter.pair[0].rank, lane);
-    asm volatile("bar.sync 1, 128;\n" ::: "memory");
+    wait_for_h<kWarpgroup>();
     if (mine) finish<S, uint16_t, RanksAdapter<1>>(acc, residual, p, b, place, h, lane);
   } else {
     __trap();
@@ -107,10 +112,12 @@ bool ring_own_h(const Matmul& p, const LoraShrinks& shrinks, int multiprocessors
   constexpr int64_t kMaxRows = 16;
   const LoraPair& pair = shrinks.pairs.front();
   const int64_t outputs = OwnH<8>::kOutputs, blocks = (p.outputs + outputs - 1) / outputs;
-  if (!has_copy_engine() || p.x.rows == 0 || p.x.rows > kMaxRows || 2 * blocks > multiprocessors || p.end.y_f32 ||
-      p.outputs % 8 != 0 || !suits_boxes_map(p.x) || !suits_boxes_map(p.w))
+  if (!has_copy_engine() || p.x.rows == 0 || p.outputs == 0 || p.x.rows > kMaxRows || 2 * blocks > multiprocessors ||
+      p.end.y_f32 || p.outputs % 8 != 0 || !suits_boxes_map(p.x) || !suits_boxes_map(p.w))
     return false;
-  if (shrinks.pairs.size() > 1 || pair.rank() > kHColumns || pair.rank() % 8 != 0 || pair.rank_rows.rows) return false;
+  if (shrinks.pairs.size() > 1 || pair.rank() == 0 || pair.rank() > kHColumns || pair.rank() % 8 != 0 ||
+      pair.rank_rows.rows)
+    return false;
   (p.x.rows <= 8 ? launch<OwnH<8>> : launch<OwnH<16>>)(p, shrinks, blocks, stream);
   return true;
 }

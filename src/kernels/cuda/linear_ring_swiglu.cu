@@ -117,10 +117,8 @@ void launch_with(const Matmul& p, const LoraShrinks* shrinks, const Norm& norm, 
 }
 template <class S>
 void launch(const Matmul& p, const RowNorm& norm, const LoraShrinks* shrinks, cudaStream_t stream) {
-  if constexpr (S::kKeptColumns == kWidestWarpNorm)
-    launch_with<S>(p, shrinks, RingNorm<32>{norm}, stream);
-  else if constexpr (S::kKeepsX)
-    launch_with<S>(p, shrinks, RingNorm<128>{norm}, stream);
+  if constexpr (S::kKeepsX)
+    launch_with<S>(p, shrinks, RingNorm < S::kKeptColumns == kWidestWarpNorm ? 32 : 128 > {norm}, stream);
   else
     launch_with<S>(p, shrinks, NoNorm(), stream);
 }
@@ -142,24 +140,25 @@ constexpr std::array<SwigluKernel, 3> kernels_of() {
           kernel_of<Shape<kTokens, 48, kBoxes, 1, kKeptColumns>>(),
           kernel_of<Shape<kTokens, 64, kBoxes, 1, kKeptColumns>>()};
 }
-// Of several warpgroups: for few tokens, so that gate_up of Qwen3-0.6B takes half of the multiprocessors
-// (loads_beside); for 64, so that a large N takes one block per multiprocessor, which reads x only once.
+// Adds a shape of several warpgroups. 96 outputs, for up to 8 tokens: gate_up of Qwen3-0.6B takes half of the
+// multiprocessors (loads_beside), and that of 4B and 8B fewer waves of blocks. 160 outputs, for 64 tokens: a large N
+// takes one block per multiprocessor, which reads x only once.
 template <class Wide>
-constexpr std::array<SwigluKernel, 4> with(const std::array<SwigluKernel, 3>& narrow) {
+constexpr std::array<SwigluKernel, 4> and_wide(const std::array<SwigluKernel, 3>& narrow) {
   return {narrow[0], narrow[1], narrow[2], kernel_of<Wide>()};
 }
 constexpr std::array kOfWideNormed = kernels_of<8, 4, static_cast<int>(kWidestRingNorm)>();
-constexpr std::array kOfNormed = with<Shape<8, 96, 4, 1, kWidestWarpNorm>>(kernels_of<8, 4, kWidestWarpNorm>());
-constexpr std::array kOf8 = with<Shape<8, 96, 4>>(kernels_of<8, 4>());
+constexpr std::array kOfNormed = and_wide<Shape<8, 96, 4, 1, kWidestWarpNorm>>(kernels_of<8, 4, kWidestWarpNorm>());
+constexpr std::array kOf8 = and_wide<Shape<8, 96, 4>>(kernels_of<8, 4>());
 constexpr std::array kOf16 = kernels_of<16, 4>(), kOf32 = kernels_of<32, 2>();
-constexpr std::array kOf64 = with<Shape<64, 160, 1>>(kernels_of<64, 2>());
+constexpr std::array kOf64 = and_wide<Shape<64, 160, 1>>(kernels_of<64, 2>());
 
 }  // namespace
 
 bool ring_swiglu(const Matmul& p, const RowNorm& norm, const LoraShrinks* adapter, int multiprocessors,
                  cudaStream_t stream) {
   if ((norm.weight && !suits_ring_norm(p, norm)) || !has_copy_engine() || p.x.rows == 0 || p.x.rows > kRingTileRows ||
-      p.outputs == 0 || p.x.cols == 0 || !suits_boxes_map(p.x) || !suits_slab_map(p.w, true))
+      p.outputs == 0 || !suits_boxes_map(p.x) || !suits_slab_map(p.w, true))
     return false;
   const int64_t rows = p.x.rows;
   const auto kernels = [&]() -> std::span<const SwigluKernel> {

@@ -11,7 +11,7 @@ namespace lockstep::kernels::cuda {
 // others have arbitrary contents, as have the tokens that they would be.
 inline constexpr uint32_t kRowBoxBytes = 8 * 128;
 
-// The threads of the first warpgroup wait for each other. Barrier 1 hands over h (linear_ring_adapter.cuh).
+// The threads of the first warpgroup wait for each other.
 __device__ __forceinline__ void synchronize_norm() {
   asm volatile("bar.sync 2, 128;\n" ::: "memory");
 }

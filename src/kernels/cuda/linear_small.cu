@@ -81,8 +81,9 @@ constexpr SmallKernel kernel_of() {
 
 using Any = Shape<2, 4, 2, 2, 64, 4>;  // 64 tokens x 64 outputs; 72 KiB, which every GPU since compute 8.0 has
 
-// For GPUs that linear_ring.cu does not support. Few outputs per block where N is small, so that all multiprocessors
-// have work; the stages keep 24 to 60 KiB of weights in flight per multiprocessor.
+// For what linear_ring.cu does not support: other GPUs, and K that is no multiple of 64. Few outputs per block where N
+// is small, so that all multiprocessors have work; the stages keep 24 to 60 KiB of weights in flight per
+// multiprocessor.
 const std::array kKernels = {
     kernel_of<Shape<1, 1, 1, 1, 128, 10>>(),  // 16 x 8
     kernel_of<Shape<1, 1, 1, 2, 128, 8>>(),   // 16 x 16

@@ -106,13 +106,14 @@ struct SmallKernel {
   int tokens = 0, rows = 0;
   size_t shared_bytes = 0;
   void (*launch)(const Matmul&, cudaStream_t) = nullptr;
-  // linear_ring.cu: needs aligned bf16 operands, starts early, computes an adapter in the same launch.
+  // linear_ring.cu: needs operands that suit boxes_map, starts early, computes an adapter in the same launch.
   void (*launch_adapted)(const Matmul&, const LoraShrinks&, cudaStream_t) = nullptr;
   int64_t received_blocks = 0;  // linear_ring.cu: column blocks of h that a block can receive
   // linear_ring.cu, kernels of up to 8 rows: one row that is normalized first, with an adapter that this launch adds,
   // or nullptr. y is bf16.
   void (*launch_normed)(const Matmul&, const RowNorm&, const LoraShrinks*, cudaStream_t) = nullptr;
-  int64_t held_columns = 0;  // linear_ring.cu: of the weight, in shared memory at once
+  // linear_ring.cu: of the weight, in shared memory at once; by launch_normed fewer, above 1,024 columns.
+  int64_t held_columns = 0;
 
   bool ring() const { return launch_adapted != nullptr; }
   // Outputs n and n + 8 of a block, counted from its first, must have the same pair, for n % 16 < 8.
@@ -122,10 +123,12 @@ struct SmallKernel {
   }
 };
 
-// Whether blocks that take at most half of the multiprocessors and hold all of their part of the weight in shared
-// memory compute a matmul of few rows. They load it while the kernel ahead still runs on the other half.
+// Up to so many rows a matmul waits for launches and chains rather than for memory.
+inline constexpr int64_t kFewRows = 8;
+// Whether a matmul of few rows that is launched as so many blocks (those that compute h are not counted) can load all
+// of its weight while the launch ahead computes: they take at most half of the multiprocessors, and each holds its part
+// of the weight in shared memory.
 inline bool loads_beside(const Matmul& p, int64_t blocks, int64_t held_columns, int multiprocessors) {
-  constexpr int64_t kFewRows = 8;
   return p.x.rows <= kFewRows && 2 * blocks <= multiprocessors && held_columns >= p.x.cols;
 }
 
