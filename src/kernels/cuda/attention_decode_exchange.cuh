@@ -2,10 +2,10 @@
 // o. The CTA of the last span waits for the others and merges, so no fence and no counter stands between a part's store
 // and its use.
 //
-// Parts lie in memory that holds zeros between launches (Library::attention_parts, as Decode::partial_o and
-// partial_ml). Each f32 is stored with all bits inverted, so a word that is not zero has arrived; a NaN whose bits
-// are all set is stored as another NaN. A CTA waits for CTAs of lower indices alone, and zeroes what it has read. GPUs
-// begin CTAs in the order of their indices; should one not do so, the launch fails after half a minute.
+// Parts are words that show that they have arrived (waiting.cuh), in Library::attention_parts (Decode::partial_o and
+// partial_ml). A NaN whose bits are all set is stored as another NaN. A CTA waits for CTAs of lower indices alone, and
+// zeroes what it has read. GPUs begin CTAs in the order of their indices; should one not do so, the launch fails after
+// half a minute.
 #pragma once
 
 #include "kernels/cuda/attention_decode.cuh"
@@ -21,15 +21,11 @@ struct PartWords {
       const uint32_t word = ~__float_as_uint(value);
       return word | static_cast<uint32_t>(word == 0);
     };
-    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to), "r"(word_of(x)), "r"(word_of(y))
-                 : "memory");
+    store_relaxed(reinterpret_cast<uint2*>(to), make_uint2(word_of(x), word_of(y)));
   }
   // Returns whether both words have arrived.
   __device__ __forceinline__ bool load(const float2* from) {
-    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n"
-                 : "=r"(inverted.x), "=r"(inverted.y)
-                 : "l"(from)
-                 : "memory");
+    inverted = load_relaxed(reinterpret_cast<const uint2*>(from));
     return inverted.x != 0 && inverted.y != 0;
   }
   __device__ __forceinline__ float2 values() const {

@@ -2,10 +2,9 @@
 // blocks of the grid compute h, 16 columns of it for some tokens each, through rings of their own. The others meanwhile
 // compute the base's matmul; the warp that fills their ring then receives h, and the others add h B.
 //
-// Blocks exchange h through memory that holds zeros between launches. A word of it, two ranks of a token, is stored
-// inverted: rounding makes no word with all bits set (NaN becomes 0x7fff), so a word that is not 0 has arrived, and
-// neither a fence nor a counter is needed. The last block to have received h writes zeros again. Where few blocks
-// suffice each computes h itself (linear_ring_own_h.cu).
+// Blocks exchange h as words that show that they have arrived (waiting.cuh), two ranks of a token each: rounding makes
+// no word with all bits set (NaN becomes 0x7fff). The last block to have received h writes zeros again. Where few
+// blocks suffice each computes h itself (linear_ring_own_h.cu).
 //
 // Blocks start in the order of their indices, and those of h wait for no other block, so the launch always finishes,
 // however few multiprocessors there are. Should that ever fail, it aborts after kMaxWaitedCycles instead of hanging.
@@ -130,9 +129,7 @@ __device__ __forceinline__ void send_h(uint2* to, const float (&h)[kTokenTiles][
 #pragma unroll
   for (int j = 0; j < kTokenTiles; ++j) {
     const uint2 words = words_of_h(h[j]);
-    if (j < count)
-      asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to + 32 * j), "r"(~words.x), "r"(~words.y)
-                   : "memory");
+    if (j < count) store_relaxed(to + 32 * j, make_uint2(~words.x, ~words.y));
   }
 }
 
@@ -250,11 +247,7 @@ struct ArrivingTiles {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       words[i] = make_uint4(1, 1, 1, 1);
-      if (2 * i + half < count)
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                     : "=r"(words[i].x), "=r"(words[i].y), "=r"(words[i].z), "=r"(words[i].w)
-                     : "l"(from + 32 * i)
-                     : "memory");
+      if (2 * i + half < count) words[i] = load_relaxed(from + 32 * i);
     }
   }
   // Whether all of the warp's have arrived.
