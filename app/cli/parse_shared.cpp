@@ -147,7 +147,7 @@ std::vector<Flag> machine_flags(BaseOptions& base) {
 }
 
 std::vector<Flag> activation_flags(recipes::TrainingOptions& training) {
-  // auto is the name of none of them.
+  // With "auto" it stays empty: the memory plan chooses.
   const auto set = [&training](const std::string& how) { training.recompute = model::recompute_named(how); };
   return {{"--max-tokens-per-gpu", "N", number(training.max_tokens, 1, 100'000'000),
            "largest micro-batch in tokens; affects memory and speed only (longer samples, and up to 4096 tokens of "

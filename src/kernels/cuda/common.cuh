@@ -69,9 +69,9 @@ void allow_shared(size_t bytes) {
 // wait_for_previous() before it reads memory that another kernel writes, and before it writes any. Data that does
 // not change while a batch runs may be read before that: the base weights, the adapter and plans of gradients, because
 // what writes them is launched normally or is an upload. So may what the step before has written, as positions and
-// keys, because the first kernel of a step is launched normally (gather_kernel, pack.cu). let_next_begin() is called as
-// early as possible: it costs nothing, because the next kernel finds no free multiprocessor until all blocks of this
-// one have started.
+// keys, because the first kernel of a step is launched normally (gather_kernel, pack.cu). let_next_begin() is called
+// early: once all blocks of this kernel have called it, those of the next one begin on the multiprocessors that are
+// left, where they load what they may (docs/decisions/gpu-few-rows.md).
 
 __device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -232,7 +232,7 @@ __device__ void accumulate_tile(float (&acc)[S::kTokenTiles][4], int steps, Copy
 }
 
 // Two warpgroups have code of their own, behind a barrier each, so that the compiler keeps the matrix descriptors in
-// uniform registers (docs/decisions/gpu-few-rows.md). Three, which only a kernel of 64 tokens has, wait for memory.
+// uniform registers (docs/decisions/gpu-few-rows.md). The kernels of three share one loop: they wait for memory.
 template <class S, bool kReleasesNext = false>
 __device__ void accumulate_ring(float (&acc)[S::kTokenTiles][4], int steps, CopyRing ring, int warp, int lane) {
   constexpr uint32_t kApart = kTileOutputs * 128;
