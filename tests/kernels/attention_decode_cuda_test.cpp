@@ -118,15 +118,18 @@ Step decode_step(Stream& stream, const HeadsCase& c, bool together) {
   return step;
 }
 
-// `few`: whether these are few enough for one launch, which takes head_dim up to 128.
+// Query heads that a thread block of the one launch takes.
+constexpr int64_t kHeadsPerBlock = 8;
+
+// `few`: whether these are few enough for one launch, which takes head_dim 64 and 128 at multiples of 16 bytes.
 void expect_together(const HeadsCase& c, bool few) {
-  const bool one_launch = few && c.shape.head_dim <= 128;
+  const bool one_launch = few && c.apart % 8 == 0 && (c.shape.head_dim == 64 || c.shape.head_dim == 128);
   Stream stream({.device = Device::cuda});
   const Step got = decode_step(stream, c, true), again = decode_step(stream, c, true),
              wanted = decode_step(stream, c, false);
   const std::string where = text_of(c.shape) + ", " + std::to_string(c.positions.size()) + " from position " +
                             std::to_string(c.positions[0]) + (c.norms ? "" : ", no norms") +
-                            (c.apart ? ", unaligned" : "");
+                            (c.apart ? ", " + std::to_string(c.apart) + " apart" : "");
   EXPECT_EQ(differing(got.o, wanted.o), 0) << where;
   EXPECT_EQ(differing(again.o, wanted.o), 0) << where << ": the memory that CTAs exchange parts through is zero again";
   for (const float x : got.o) ASSERT_TRUE(std::isfinite(x) || c.has_not_finite) << where;
@@ -145,8 +148,8 @@ TEST_F(AttentionDecodeCuda, HeadsInsideAttentionOfOneSequence) {
       expect_together({.shape = shape, .positions = {position}}, true);
       if (position % 100 != 0) continue;
       expect_together({.shape = shape, .positions = {position}, .norms = false}, true);
-      expect_together({.shape = shape, .positions = {position}, .apart = 1}, true);
-      expect_together({.shape = shape, .positions = {position}, .apart = 4}, true);
+      for (const int64_t apart : {1, 4, 8})
+        expect_together({.shape = shape, .positions = {position}, .apart = apart}, true);
     }
 }
 
@@ -155,10 +158,10 @@ TEST_F(AttentionDecodeCuda, HeadsInsideAttentionOfSeveralSequences) {
   for (const AttentionShape& shape : shapes())
     for (const size_t count : {2, 3, 5, 8, 16}) {
       const std::vector<int64_t> some(positions.begin(), positions.begin() + static_cast<std::ptrdiff_t>(count));
-      const int64_t items = shape.kv_heads * ((shape.heads / shape.kv_heads + 15) / 16);
+      const int64_t items = shape.kv_heads * ((shape.heads / shape.kv_heads + kHeadsPerBlock - 1) / kHeadsPerBlock);
       const int64_t spans = *std::max_element(some.begin(), some.end()) / kKeySpan + 1;
       const bool few = static_cast<int64_t>(count) * items * std::min<int64_t>(spans, 4) <= 128;
-      for (const int64_t apart : {0, 1}) expect_together({.shape = shape, .positions = some, .apart = apart}, few);
+      for (const int64_t apart : {0, 1, 8}) expect_together({.shape = shape, .positions = some, .apart = apart}, few);
     }
 }
 

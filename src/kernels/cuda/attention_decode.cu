@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(P::kWarps * 32, P::kCtas) decode_kernel(const 
 }  // namespace
 
 Decode decode_arguments(const Tensor& o, const Tensor& stats, const ConstTensor& q, const AttentionShape& shape,
-                        const DeviceSequences& sequences) {
+                        const DeviceSequences& sequences, int tile_rows) {
   const int64_t spans = (sequences.max_positions + kKeySpan - 1) / kKeySpan, group = shape.heads / shape.kv_heads;
   const int64_t parts = sequences.num_sequences * spans * shape.heads;
   float* const scratch = sequences.span_scratch;
@@ -260,16 +260,16 @@ Decode decode_arguments(const Tensor& o, const Tensor& stats, const ConstTensor&
           .scale = shape.scale,
           .c = log2_scale(shape),
           .sequences = sequences,
-          .row_tiles = static_cast<int>((group + kDecodeRows - 1) / kDecodeRows),
+          .row_tiles = static_cast<int>((group + tile_rows - 1) / tile_rows),
           .spans = static_cast<int>(spans),
           .partial_o = scratch,
           .partial_ml = reinterpret_cast<float2*>(ml),
           .counters = reinterpret_cast<unsigned*>(ml + 2 * parts)};
 }
 
-DecodeCtas decode_ctas(const AttentionShape& shape, const DeviceSequences& sequences) {
+DecodeCtas decode_ctas(const AttentionShape& shape, const DeviceSequences& sequences, int tile_rows) {
   const int64_t spans = (sequences.max_positions + kKeySpan - 1) / kKeySpan, group = shape.heads / shape.kv_heads;
-  const int64_t items = shape.kv_heads * ((group + kDecodeRows - 1) / kDecodeRows);
+  const int64_t items = shape.kv_heads * ((group + tile_rows - 1) / tile_rows);
   const int64_t parts = sequences.num_sequences * items;
   // max_positions may be far larger than the actual lengths, so at most four spans are counted.
   const bool few = parts * std::min<int64_t>(spans, 4) <= kFewCtas;

@@ -47,14 +47,15 @@ struct Decode {
   }
 };
 Decode decode_arguments(const Tensor& o, const Tensor& stats, const ConstTensor& q, const AttentionShape& shape,
-                        const DeviceSequences& sequences);
+                        const DeviceSequences& sequences, int tile_rows = kDecodeRows);
 
-// CTAs per sequence, kv head and tile of its rows; whether they are so few that latency dominates.
+// CTAs per sequence, kv head and tile of its rows (tile_rows query heads); whether they are so few that latency
+// dominates.
 struct DecodeCtas {
   int64_t of_spans = 0, items = 0;
   bool few = false;
 };
-DecodeCtas decode_ctas(const AttentionShape& shape, const DeviceSequences& sequences);
+DecodeCtas decode_ctas(const AttentionShape& shape, const DeviceSequences& sequences, int tile_rows = kDecodeRows);
 
 template <class P>
 struct DecodeShared {
@@ -76,13 +77,14 @@ struct DecodePart {
   int low, high;  // visible keys
 
   // `item` counts kv heads and, within each, tiles of its query heads.
-  __device__ __forceinline__ DecodePart(const Decode& p, const DeviceSequence& from, int sequence_index, int item)
+  __device__ __forceinline__ DecodePart(const Decode& p, const DeviceSequence& from, int sequence_index, int item,
+                                        int tile_rows = kDecodeRows)
       : sequence(sequence_index), kv_head(item / p.row_tiles), row(from.row_begin), high(from.first_position) {
     const int group = p.heads / p.kv_heads, tile = item % p.row_tiles;
     low = p.window ? max(0, high - p.window + 1) : 0;
     first_span = low / static_cast<int>(kKeySpan), last_span = high / static_cast<int>(kKeySpan);
-    head = kv_head * group + tile * kDecodeRows;
-    present = min(kDecodeRows, group - tile * kDecodeRows);
+    head = kv_head * group + tile * tile_rows;
+    present = min(tile_rows, group - tile * tile_rows);
   }
   __device__ __forceinline__ DecodePart(const Decode& p, int sequence_index, int item)
       : DecodePart(p, p.sequences.sequences[sequence_index], sequence_index, item) {}
@@ -275,10 +277,11 @@ __device__ __forceinline__ Rescaling share_scores(DecodeShared<P>& shared, const
   return rescaling;
 }
 
-// Adds up this warp's columns of o: store(columns, l), with l of the lane's two rows.
-template <class P, class Store>
-__device__ __forceinline__ void add_values(DecodeShared<P>& shared, const SpanTile& tile, const Rescaling& rescaling,
-                                           int warp, int lane, const Store& store) {
+// Adds up this warp's columns of o and stores them; shared memory holds the values of columns first_column ..
+// + kDim - 1.
+template <class P>
+__device__ __forceinline__ void add_values(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
+                                           const Rescaling& rescaling, int first_column, int warp, int lane) {
   DecodeColumns<P> columns;
   columns.first_group = warp * P::kGroups;
   if (!columns.any()) return;
@@ -292,15 +295,7 @@ __device__ __forceinline__ void add_values(DecodeShared<P>& shared, const SpanTi
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) l[h] = quad_sum(l[h]);
-  store(columns, l);
-}
-// The same and store_span; shared memory holds the values of columns first_column .. + kDim - 1.
-template <class P>
-__device__ __forceinline__ void add_values(DecodeShared<P>& shared, const Decode& p, const SpanTile& tile,
-                                           const Rescaling& rescaling, int first_column, int warp, int lane) {
-  add_values<P>(shared, tile, rescaling, warp, lane, [&](const DecodeColumns<P>& columns, const float(&l)[2]) {
-    store_span<P>(p, tile, columns, rescaling.m, l, first_column, warp, lane);
-  });
+  store_span<P>(p, tile, columns, rescaling.m, l, first_column, warp, lane);
 }
 
 template <class P>

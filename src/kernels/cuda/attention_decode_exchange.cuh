@@ -2,10 +2,10 @@
 // o. The CTA of the last span waits for the others and merges, so no fence and no counter stands between a part's store
 // and its use.
 //
-// Parts are words that show that they have arrived (waiting.cuh), in Library::attention_parts (Decode::partial_o and
-// partial_ml). A NaN whose bits are all set is stored as another NaN. A CTA waits for CTAs of lower indices alone, and
-// zeroes what it has read. GPUs begin CTAs in the order of their indices; should one not do so, the launch fails after
-// half a minute.
+// Parts are words that show that they have arrived (waiting.cuh), in Library::attention_parts (Decode::partial_o): a
+// lane of the merging CTA reads what the same lane of another CTA has stored, and then zeroes it. A NaN whose bits are
+// all set is stored as another NaN. A CTA waits for CTAs of lower indices alone. GPUs begin CTAs in the order of their
+// indices; should one not do so, the launch fails after half a minute.
 #pragma once
 
 #include "kernels/cuda/attention_decode.cuh"
@@ -13,127 +13,81 @@
 
 namespace lockstep::kernels::cuda {
 
-struct PartWords {
-  uint2 inverted = {0, 0};
+// A lane's part of a span: of columns c and c + 8 of o (see add_block) and two heads, o[2 h + j] of column c + 8 h and
+// head j.
+struct SpanPart {
+  float o[4] = {}, m[2], l[2] = {};
 
-  __device__ __forceinline__ static void send(float2* to, float x, float y) {
-    const auto word_of = [](float value) {
-      const uint32_t word = ~__float_as_uint(value);
-      return word | static_cast<uint32_t>(word == 0);
-    };
-    store_relaxed(reinterpret_cast<uint2*>(to), make_uint2(word_of(x), word_of(y)));
-  }
-  // Returns whether both words have arrived.
-  __device__ __forceinline__ bool load(const float2* from) {
-    inverted = load_relaxed(reinterpret_cast<const uint2*>(from));
-    return inverted.x != 0 && inverted.y != 0;
-  }
-  __device__ __forceinline__ float2 values() const {
-    return make_float2(__uint_as_float(~inverted.x), __uint_as_float(~inverted.y));
+  // Before a block is added, given its factors and the sums of its probabilities.
+  __device__ __forceinline__ void rescale(const float (&f)[2], float2 sum) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      l[j] = __fmaf_rn(l[j], f[j], j ? sum.y : sum.x);
+      o[j] = __fmul_rn(o[j], f[j]), o[2 + j] = __fmul_rn(o[2 + j], f[j]);
+    }
   }
 };
 
-// Where the values of a lane's two rows and of its columns lie, one span after the other.
-template <class P>
-struct PartPlaces {
-  static constexpr int kPairs = 2 * P::kGroups;  // of columns
-  const Decode& p;
-  const SpanTile& tile;
-  int first_column;
-
-  __device__ __forceinline__ PartPlaces(const Decode& decode, const SpanTile& of, int first_group, int lane)
-      : p(decode), tile(of), first_column(16 * first_group + 2 * (lane & 3)) {}
-
-  __device__ __forceinline__ bool has(int row, int pair) const {
-    return tile.rows[row].present && first_column + 8 * pair < p.head_dim;
-  }
-  __device__ __forceinline__ float2* ml(int span, int row) const {
-    return p.partial_ml + p.place(tile.rows[row].sequence, span, tile.rows[row].head);
-  }
-  __device__ __forceinline__ float2* o(int span, int row, int pair) const {
-    const int64_t place = p.place(tile.rows[row].sequence, span, tile.rows[row].head);
-    return reinterpret_cast<float2*>(p.partial_o + place * p.head_dim + first_column + 8 * pair);
-  }
-};
-
-template <class P>
-__device__ __forceinline__ void send_span(const PartPlaces<P>& places, const DecodeColumns<P>& columns,
-                                          const float (&m)[2], const float (&l)[2], int warp, int lane) {
-  const int span = places.tile.span;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int n = 0; n < PartPlaces<P>::kPairs; ++n)
-      if (places.has(h, n)) PartWords::send(places.o(span, h, n), columns.o[n][2 * h], columns.o[n][2 * h + 1]);
-    if (places.tile.rows[h].present && warp == 0 && (lane & 3) == 0) PartWords::send(places.ml(span, h), m[h], l[h]);
-  }
+__device__ __forceinline__ uint4 words_of(float x, float y, float z, float w) {
+  const auto word_of = [](float value) {
+    const uint32_t word = ~__float_as_uint(value);
+    return word | static_cast<uint32_t>(word == 0);
+  };
+  return make_uint4(word_of(x), word_of(y), word_of(z), word_of(w));
+}
+__device__ __forceinline__ bool have_arrived(uint4 words) {
+  return words.x != 0 && words.y != 0 && words.z != 0 && words.w != 0;
+}
+__device__ __forceinline__ float value_of(uint32_t word) {
+  return __uint_as_float(~word);
 }
 
-template <class P>
-struct ReceivedPart {
-  PartWords ml[2], o[PartPlaces<P>::kPairs][2];
+// Where a lane's parts lie, one span after the other.
+struct PartPlaces {
+  static constexpr int kHeads = 8, kGroups = 8;        // of a CTA: heads, and groups of 16 columns
+  static constexpr int64_t kWords = kGroups * 2 * 32;  // of a CTA, 16 bytes each
+  uint4* first;
 
-  __device__ __forceinline__ bool load(const PartPlaces<P>& places, int span) {
-    bool arrived = true;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (places.tile.rows[h].present) arrived &= ml[h].load(places.ml(span, h));
-#pragma unroll
-      for (int n = 0; n < PartPlaces<P>::kPairs; ++n)
-        if (places.has(h, n)) arrived &= o[n][h].load(places.o(span, h, n));
-    }
-    return arrived;
-  }
+  __device__ __forceinline__ PartPlaces(const Decode& p, const DecodePart& part, int item, int items, int group,
+                                        int lane)
+      : first(reinterpret_cast<uint4*>(p.partial_o) + (part.sequence * items + item) * p.spans * kWords +
+              group * 2 * 32 + lane) {}
+  __device__ __forceinline__ uint4* of(int span) const { return first + span * kWords; }
 };
 
-// Merges all spans in order, the CTA's own one last, and stores the result. Leaves m and l of the others to
-// clear_merged.
-template <class P>
-__device__ __forceinline__ void merge_received(const PartPlaces<P>& places, int first_span,
-                                               const DecodeColumns<P>& columns, const float (&m)[2],
-                                               const float (&l)[2]) {
-  constexpr int kPairs = PartPlaces<P>::kPairs;
-  const Decode& p = places.p;
+__device__ __forceinline__ void send(const SpanPart& part, uint4* to) {
+  store_relaxed(to, words_of(part.o[0], part.o[1], part.o[2], part.o[3]));
+  store_relaxed(to + 32, words_of(part.m[0], part.l[0], part.m[1], part.l[1]));
+}
+
+// Merges spans first_span .. span, in order; `own` is that of `span`, whose o becomes the result.
+__device__ __forceinline__ void merge_received(SpanPart& own, const PartPlaces& places, int first_span, int span,
+                                               float c) {
   RowTotal total[2];
-  float o[kPairs][4] = {};
-  const auto join = [&](int h, float2 ml, const auto& part) {
-    total[h].join(ml.x, ml.y, p.c);
-#pragma unroll
-    for (int n = 0; n < kPairs; ++n) {
-      const float2 x = part(n);
-      o[n][2 * h] = total[h].joined(o[n][2 * h], x.x), o[n][2 * h + 1] = total[h].joined(o[n][2 * h + 1], x.y);
-    }
+  float o[4] = {};
+  const auto join = [&](int j, float m, float l, float x, float y) {
+    total[j].join(m, l, c);
+    o[j] = total[j].joined(o[j], x), o[2 + j] = total[j].joined(o[2 + j], y);
   };
   const int64_t begin = clock64();
 #pragma unroll 1
-  for (int span = first_span; span < places.tile.span; ++span) {
-    ReceivedPart<P> received;
-    while (!received.load(places, span))
+  for (int other = first_span; other < span; ++other) {
+    uint4* const from = places.of(other);
+    uint4 columns, sums;
+    do {
+      columns = load_relaxed(from), sums = load_relaxed(from + 32);
       if (clock64() - begin > kMaxWaitedCycles) __trap();
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      join(h, received.ml[h].values(), [&](int n) { return received.o[n][h].values(); });
-#pragma unroll
-      for (int n = 0; n < kPairs; ++n)
-        if (places.has(h, n)) *places.o(span, h, n) = make_float2(0, 0);
-    }
+    } while (!have_arrived(columns) || !have_arrived(sums));
+    join(0, value_of(sums.x), value_of(sums.y), value_of(columns.x), value_of(columns.z));
+    join(1, value_of(sums.z), value_of(sums.w), value_of(columns.y), value_of(columns.w));
+    from[0] = from[32] = make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    join(h, {m[h], l[h]}, [&](int n) { return make_float2(columns.o[n][2 * h], columns.o[n][2 * h + 1]); });
-    const DecodeRow& row = places.tile.rows[h];
-    const float inverse = total[h].inverse();
-#pragma unroll
-    for (int n = 0; n < kPairs; ++n)
-      if (places.has(h, n))
-        store_pair(p.o.at(row.row, row.head * p.head_dim + places.first_column + 8 * n), p.o.by_4,
-                   finished(o[n][2 * h], inverse), finished(o[n][2 * h + 1], inverse));
+  for (int j = 0; j < 2; ++j) {
+    join(j, own.m[j], own.l[j], own.o[j], own.o[2 + j]);
+    const float inverse = total[j].inverse();
+    own.o[j] = finished(o[j], inverse), own.o[2 + j] = finished(o[2 + j], inverse);
   }
-}
-// Called by all threads of the CTA when all of its warps have merged.
-__device__ __forceinline__ void clear_merged(const Decode& p, const DecodePart& part) {
-  for (int i = threadIdx.x; i < part.present * (part.last_span - part.first_span); i += blockDim.x)
-    p.partial_ml[p.place(part.sequence, part.first_span + i / part.present, part.head + i % part.present)] = {};
 }
 
 }  // namespace lockstep::kernels::cuda

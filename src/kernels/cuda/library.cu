@@ -50,7 +50,7 @@ Library::Library(Stream&)
     : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
       counters((4 + kMaxReady) * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda),
       h_exchange(kExchangeBytes, Buffer::Fill::zero, Device::cuda),
-      attention_parts(kAttentionPartFloats * sizeof(float), Buffer::Fill::zero, Device::cuda) {
+      attention_parts(kAttentionPartBytes, Buffer::Fill::zero, Device::cuda) {
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   blas = Handles::get().take();  // last, because the destructor does not run if the constructor throws
 }

@@ -15,6 +15,11 @@ inline constexpr int64_t kMaxWaitedCycles = int64_t{1} << 36;
 __device__ __forceinline__ void store_relaxed(uint2* to, uint2 words) {
   asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};\n" ::"l"(to), "r"(words.x), "r"(words.y) : "memory");
 }
+__device__ __forceinline__ void store_relaxed(uint4* to, uint4 words) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
 __device__ __forceinline__ uint2 load_relaxed(const uint2* from) {
   uint2 words;
   asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n" : "=r"(words.x), "=r"(words.y) : "l"(from) : "memory");
