@@ -67,8 +67,7 @@ Matmul forward_matmul(const Tensor& y, const ConstTensor& x, const PackedWeight&
 
 void linear_forward(Tensor y, ConstTensor x, const PackedWeight& weight, ConstTensor bias, ConstTensor residual,
                     Stream& stream) {
-  const Matmul p = forward_matmul(y, x, weight, bias, residual, stream);
-  if (!row_matmul({.matmul = p}, library_of(stream).multiprocessors, stream_of(stream))) run_matmul(p, stream);
+  run_matmul(forward_matmul(y, x, weight, bias, residual, stream), stream);
   check_launch("linear_forward", {y, x, bias, residual});
 }
 

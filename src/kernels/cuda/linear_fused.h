@@ -6,7 +6,8 @@
 
 namespace lockstep::kernels::cuda {
 
-// linear_row.cu: one row. `swiglu`: w is gates, then as many ups; y is the activation; no residual.
+// linear_row.cu: one row, its norm and a matmul without residual. `swiglu`: w is gates, then as many ups; y is the
+// activation.
 struct RowMatmul {
   Matmul matmul;
   RowNorm norm;

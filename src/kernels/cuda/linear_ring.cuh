@@ -17,6 +17,21 @@ namespace lockstep::kernels::cuda {
 inline constexpr int kBoxColumns = 64;   // of the contraction: 128 bytes, the width of the copy engine's swizzle
 inline constexpr int kTileOutputs = 64;  // rows of a wgmma
 
+// A row in shared memory as wgmma's tile of eight tokens (without swizzle): of each eight columns, eight "rows" of 16
+// bytes, of which the first are these columns. The others are the columns behind them; the tokens that they would be
+// are dropped.
+inline constexpr uint32_t kRowSlackBytes = 128;     // that the last tile reads behind the row
+inline constexpr uint32_t kRowScratchBytes = 2048;  // then, for store_normed_row
+__host__ __device__ constexpr uint32_t scratch_at(int columns) {
+  return static_cast<uint32_t>(columns) * 2 + kRowSlackBytes;
+}
+__host__ __device__ constexpr uint32_t row_bytes(int columns) {
+  return scratch_at(columns) + kRowScratchBytes;
+}
+__device__ __forceinline__ uint64_t row_descriptor(uint32_t columns) {
+  return uint64_t{1} << 16 | (columns & 0x3ffff) >> 4;
+}
+
 template <int kTokens_, int kRows_, int kBoxes_, int kCluster_ = 1, int kKeptColumns_ = 0>
 struct Shape {
   static constexpr int kTokens = kTokens_, kRows = kRows_, kBoxes = kBoxes_;  // boxes of one stage
@@ -32,7 +47,7 @@ struct Shape {
   static constexpr uint32_t kXBytes = kTokens * 128, kWBytes = kRows * 128;
   static constexpr uint32_t kStageXBytes = kKeepsX ? 0 : kBoxes * kXBytes;
   static constexpr uint32_t kStageBytes = kStageXBytes + kBoxes * kWBytes;
-  static constexpr uint32_t kKeptXBytes = kKeptColumns / kBoxColumns * kXBytes;
+  static constexpr uint32_t kKeptXBytes = kKeepsX ? (row_bytes(kKeptColumns) + 1023) / 1024 * 1024 : 0;
   // The last box's wgmma reads beyond the ring.
   static constexpr uint32_t kSlackBytes = (kWarpgroups * kTileOutputs - kRows) * 128;
   static constexpr uint32_t kFixedBytes = 1024 + kKeptXBytes + kSlackBytes + CopyRing::kBarrierBytes;
@@ -43,15 +58,23 @@ struct Shape {
   __device__ static int steps(int64_t depth) {
     return static_cast<int>((depth + kBoxes * kBoxColumns - 1) / (kBoxes * kBoxColumns));
   }
-  // Where a step's x begins.
-  __device__ static uint32_t x_at(const CopyRing& ring, int step) {
-    return kKeepsX ? ring.shared - kKeptXBytes + step * kBoxes * kXBytes : ring.at();
+  __device__ static uint32_t kept_x(const CopyRing& ring) { return ring.shared - kKeptXBytes; }
+  // The descriptors of a step's first tile of x, and of the weight, whose outputs begin `tile` bytes further. Those of
+  // the next box are so many units further.
+  static constexpr uint32_t kXBoxUnits = (kKeepsX ? kBoxColumns * 2 : kXBytes) / 16, kWBoxUnits = kWBytes / 16;
+  __device__ static uint64_t x_descriptor(const CopyRing& ring, int step) {
+    return kKeepsX ? row_descriptor(kept_x(ring) + step * (kBoxes * kBoxColumns * 2)) : tile_descriptor(ring.at());
   }
-  // The weight's tile of a stage's box, whose outputs begin `tile` bytes further.
-  __device__ static uint64_t w_descriptor(const CopyRing& ring, int box, uint32_t tile) {
-    return tile_descriptor(ring.at() + kStageXBytes + box * kWBytes + tile);
+  __device__ static uint64_t w_descriptor(const CopyRing& ring, uint32_t tile) {
+    return tile_descriptor(ring.at() + kStageXBytes + tile);
   }
 };
+
+// The descriptor of a tile `units` of 16 bytes further. Only its lower half changes, so that the compiler computes one
+// word of it.
+__device__ __forceinline__ uint64_t moved(uint64_t descriptor, uint32_t units) {
+  return descriptor >> 32 << 32 | (static_cast<uint32_t>(descriptor) + units);
+}
 
 inline constexpr int kRingThreads = kWarpgroup + 32;  // with one warpgroup
 
@@ -210,13 +233,12 @@ __device__ void accumulate_tile(float (&acc)[S::kTokenTiles][4], int steps, Copy
 #pragma unroll 1
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
+    const uint64_t x = S::x_descriptor(ring, step_of_ring), w = S::w_descriptor(ring, tile);
 #pragma unroll
-    for (int b = 0; b < S::kBoxes; ++b) {
-      const uint64_t x = tile_descriptor(S::x_at(ring, step_of_ring) + b * S::kXBytes);
-      const uint64_t w = S::w_descriptor(ring, b, tile);
+    for (int b = 0; b < S::kBoxes; ++b)
 #pragma unroll
-      for (int k = 0; k < kBoxColumns / 16; ++k) step(acc, w + column_step(k), x + column_step(k));
-    }
+      for (int k = 0; k < kBoxColumns / 16; ++k)
+        step(acc, moved(w, b * S::kWBoxUnits + column_step(k)), moved(x, b * S::kXBoxUnits + column_step(k)));
     wgmma_commit();
     wgmma_wait<1>();
     if constexpr (S::kCluster > 1) {

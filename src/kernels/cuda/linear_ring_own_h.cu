@@ -28,8 +28,9 @@ struct OwnH : Shape<kTokens, 2 * kHColumns, 4> {
   static constexpr int64_t kHeldColumns = kStages * kBoxes * kBoxColumns;
   static_assert(Base::kWarpgroups == 1 && Base::kCluster == 1 && !Base::kKeepsX);
 
-  __device__ static uint64_t w_descriptor(const CopyRing& ring, int box, uint32_t) {
-    return tile_descriptor(ring.at() + kStageXBytes + box * 1024, kBoxes * 1024);
+  static constexpr uint32_t kWBoxUnits = 1024 / 16;
+  __device__ static uint64_t w_descriptor(const CopyRing& ring, uint32_t) {
+    return tile_descriptor(ring.at() + kStageXBytes, kBoxes * 1024);
   }
 };
 

@@ -1,6 +1,7 @@
-// Matmuls of one row on compute capability 9.0: the ring of linear_ring.cu holds only the weights. The row itself is in
-// shared memory as a whole; the block's warps load it, or compute its norm, while weights are being loaded. Outputs are
-// divided into tiles of which a block takes every gridDim.x-th, so that the ring never drains between two of them.
+// Matmuls of one row that is normalized first, on compute capability 9.0: the ring of linear_ring.cu holds only the
+// weights. The row itself is in shared memory as a whole; the block's warps compute its norm while weights are being
+// loaded. Outputs are divided into tiles of which a block takes every gridDim.x-th, so that the ring never drains
+// between two of them.
 //
 // One kernel covers all options and tile heights: a decode step is a sequence of such matmuls, and code that the
 // previous one has run is still in the instruction cache.
@@ -18,7 +19,6 @@ constexpr int kBoxes = 4;  // per stage
 constexpr int kStageColumns = kBoxes * kBoxColumns;
 // Elements of a weight. With smaller ones a block has one tile, and linear_ring.cu has shapes to choose from.
 constexpr int64_t kSmallestWeight = int64_t{1} << 23;
-constexpr int64_t kWidestRow = 6144;  // leaves the ring more than half of the shared memory
 // More than half, because a second block of the same matmul on one multiprocessor would slow the first one down while
 // other multiprocessors are idle.
 constexpr int64_t kMinShared = 116 << 10;
@@ -32,17 +32,13 @@ struct Launch {
 [[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowMatmul& row, int warp, int lane) {
   const int width = static_cast<int>(row.matmul.x.cols);
   const bf16* const x = row.matmul.x.data;
-  if (!row.norm.weight) {
-    wait_for_previous();
-#pragma unroll 4
-    for (int column = 8 * (32 * warp + lane); column < padded; column += 8 * kWarpgroup)
-      store_columns(to, column, load_all8(x + column, column < width));
-  } else if (width <= kWidestWarpNorm) {
-    store_normed_row<32>(to, padded, x, width, row.norm, warp, lane);
+  const uint32_t scratch = to + scratch_at(padded);
+  if (width <= kWidestWarpNorm) {
+    store_normed_row<32>(to, scratch, padded, x, width, row.norm, warp, lane);
   } else if (width <= kWidestWarpgroupNorm) {
-    store_normed_row<128>(to, padded, x, width, row.norm, warp, lane);
+    store_normed_row<128>(to, scratch, padded, x, width, row.norm, warp, lane);
   } else {
-    store_normed_row<512>(to, padded, x, width, row.norm, warp, lane);
+    store_normed_row<512>(to, scratch, padded, x, width, row.norm, warp, lane);
   }
   fence_for_wgmma();
 }
@@ -54,11 +50,14 @@ struct Launch {
   uint32_t previous = 0;  // the `empty` barrier of the previous stage
   for (int step_of_ring = 0; step_of_ring < steps; ++step_of_ring, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
+    const uint64_t row = row_descriptor(x);
+    uint64_t w = tile_descriptor(ring.at());
 #pragma unroll
-    for (int b = 0; b < kBoxes; ++b, x += kRowBoxBytes)
+    for (int b = 0; b < kBoxes; ++b, w = moved(w, box_bytes / 16))
 #pragma unroll
       for (int k = 0; k < kBoxColumns / 16; ++k)
-        step(acc, tile_descriptor(ring.at() + b * box_bytes) + column_step(k), tile_descriptor(x) + column_step(k));
+        step(acc, moved(w, column_step(k)), moved(row, b * kBoxColumns * 2 / 16 + column_step(k)));
+    x += kStageColumns * 2;
     wgmma_commit();
     wgmma_wait<1>();
     if (previous && lane == 0) barrier_arrive(previous);
@@ -74,7 +73,7 @@ struct Launch {
 struct Ends {
   int64_t output[2];
   bool stored[2];
-  float bias[2] = {}, residual[2] = {};
+  float bias[2] = {};
 
   // Loaded before the accumulation, so that the epilogue need not wait.
   __device__ Ends(const Launch& l, int tile, int warp, int lane) {
@@ -89,7 +88,6 @@ struct Ends {
       stored[i] = holds && in_tile < rows && in_part < outputs;
       output[i] = swiglu ? in_part + i * outputs : in_part;
       if (stored[i] && p.end.bias) bias[i] = p.end.bias[output[i]];
-      if (stored[i] && p.end.residual) residual[i] = p.end.residual_at(0, output[i]);
     }
   }
   __device__ void store(const Launch& l, const float (&acc)[1][4]) const {
@@ -98,7 +96,6 @@ struct Ends {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (end.bias) value[i] = __fadd_rn(value[i], bias[i]);
-      if (end.residual) value[i] = __fadd_rn(value[i], residual[i]);
       if (!l.row.swiglu && stored[i]) end.store(0, output[i], value[i]);
     }
     if (l.row.swiglu && stored[0]) static_cast<bf16*>(end.y)[output[0]] = swiglu_of_sums(value[0], value[1]);
@@ -183,14 +180,15 @@ int rows_of_a_tile(int64_t outputs, bool swiglu, int multiprocessors) {
 bool row_matmul(const RowMatmul& row, int multiprocessors, cudaStream_t stream) {
   const Matmul& p = row.matmul;
   if (!has_copy_engine() || p.x.rows != 1 || p.transposed || p.outputs == 0 || p.x.cols == 0 || !p.x.aligned ||
-      !suits_slab_map(p.w, row.swiglu) || p.w.rows * p.w.cols < kSmallestWeight || p.x.cols > kWidestRow ||
-      reinterpret_cast<uintptr_t>(row.norm.weight) % 16 != 0)
+      !suits_slab_map(p.w, row.swiglu) || p.w.rows * p.w.cols < kSmallestWeight || !row.norm.weight || p.end.residual ||
+      p.x.cols > kWidestNorm || reinterpret_cast<uintptr_t>(row.norm.weight) % 16 != 0)
     return false;
   const int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
   const int64_t tiles = (p.outputs + tile_rows - 1) / tile_rows;
   const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, stage_bytes = int64_t{kBoxes} * tile_rows * 128;
   // The last box's wgmma reads beyond the ring.
-  const int64_t slack = std::max<int64_t>(steps * kBoxes * kRowBoxBytes, (kTileOutputs - tile_rows) * 128);
+  const int64_t slack =
+      std::max<int64_t>(row_bytes(static_cast<int>(steps) * kStageColumns), (kTileOutputs - tile_rows) * 128);
   const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
   const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
   const int64_t stages = std::min({wanted, (int64_t{kMaxShared} - fixed) / stage_bytes, int64_t{CopyRing::kMaxStages}});

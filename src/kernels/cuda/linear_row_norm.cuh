@@ -7,10 +7,6 @@
 
 namespace lockstep::kernels::cuda {
 
-// A row as wgmma's tile of eight tokens: per 64 columns a box of 8 rows of 128 bytes, of which it is the first. The
-// others have arbitrary contents, as have the tokens that they would be.
-inline constexpr uint32_t kRowBoxBytes = 8 * 128;
-
 // The threads of the first warpgroup wait for each other.
 __device__ __forceinline__ void synchronize_norm() {
   asm volatile("bar.sync 2, 128;\n" ::: "memory");
@@ -18,9 +14,8 @@ __device__ __forceinline__ void synchronize_norm() {
 
 // Eight columns of the row.
 __device__ __forceinline__ void store_columns(uint32_t row, int column, uint4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(row + column / kBoxColumns * kRowBoxBytes +
-                                                                  column % kBoxColumns * 2),
-               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(row + column * 2), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
                : "memory");
 }
 
@@ -35,20 +30,20 @@ __device__ __forceinline__ void store_normed_columns(uint32_t row, int column, u
 
 // Called by the four warps of a warpgroup. Stores the norm of x, [width], and zeros from its end to `padded`; waits for
 // the kernels ahead. kNormThreads: how many rmsnorm.cu gives such a row. With 32, each warp loads a quarter of the row
-// and stores its norm, and forms the sum of all, which reaches it through the second to fifth row of boxes: if every
+// and stores its norm, and forms the sum of all, which reaches it through the memory behind the row: if every
 // warp loaded the whole row, all of the GPU would ask for its few cache lines four times. With 512 the four warps stand
 // for 16.
 template <int kNormThreads>
-__device__ __forceinline__ void store_normed_row(uint32_t to, int padded, const bf16* x, int width, const RowNorm& norm,
-                                                 int warp, int lane) {
+__device__ __forceinline__ void store_normed_row(uint32_t to, uint32_t scratch, int padded, const bf16* x, int width,
+                                                 const RowNorm& norm, int warp, int lane) {
   if constexpr (kNormThreads == 32) {
     const int mine = 8 * (32 * warp + lane);
-    const uint32_t pieces = to + 128 + lane % 8 * 16 + lane / 8 * kRowBoxBytes;  // 128 bytes apart
+    const uint32_t pieces = scratch + lane * 16;  // 512 bytes apart
     float weight[8];
     load_all8(weight, norm.weight + mine, mine < width);
     wait_for_previous();
     const uint4 own = load_all8(x + mine, mine < width);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(pieces + 128 * warp), "r"(own.x), "r"(own.y),
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(pieces + 512 * warp), "r"(own.x), "r"(own.y),
                  "r"(own.z), "r"(own.w)
                  : "memory");
     synchronize_norm();
@@ -58,7 +53,7 @@ __device__ __forceinline__ void store_normed_row(uint32_t to, int padded, const 
       uint4 piece;
       asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
                    : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                   : "r"(pieces + 128 * j)
+                   : "r"(pieces + 512 * j)
                    : "memory");
       squares = add_squares(squares, piece);
     }
@@ -66,7 +61,7 @@ __device__ __forceinline__ void store_normed_row(uint32_t to, int padded, const 
     if (mine < padded) store_normed_columns(to, mine, own, rstd, weight);
   } else {
     constexpr int kParts = kNormThreads / kWarpgroup;
-    const uint32_t sums = to + 128;  // of the warps: in the second row of a box
+    const uint32_t sums = scratch;  // of the warps
     const auto column_of = [&](int part, int j) {
       return 8 * (32 * warp + lane + part * kWarpgroup + j * kNormThreads);
     };
@@ -130,10 +125,11 @@ template <class S, class Norm>
 __device__ __forceinline__ void keep_normed_row(const Operand& x, const Norm& norm, const CopyRing& ring, int warp,
                                                 int lane) {
   if constexpr (S::kKeepsX) {
-    static_assert(S::kXBytes == kRowBoxBytes && S::kKeptColumns == Norm::kWidest);
+    static_assert(S::kTokens == 8 && S::kKeptColumns == Norm::kWidest && S::kKeptXBytes >= row_bytes(S::kKeptColumns));
     if (S::kWarpgroups == 1 || warp < kWarpgroup / 32) {
-      store_normed_row<Norm::kNormThreads>(S::x_at(ring, 0), S::steps(x.cols) * S::kBoxes * kBoxColumns, x.data,
-                                           static_cast<int>(x.cols), norm, warp, lane);
+      store_normed_row<Norm::kNormThreads>(S::kept_x(ring), S::kept_x(ring) + scratch_at(S::kKeptColumns),
+                                           S::steps(x.cols) * S::kBoxes * kBoxColumns, x.data, static_cast<int>(x.cols),
+                                           norm, warp, lane);
       fence_for_wgmma();
     }
     asm volatile("bar.sync 3, %0;\n" ::"n"(S::kWarpgroups * kWarpgroup) : "memory");
