@@ -1,9 +1,10 @@
 // What the decode attention kernels (one row per sequence) share: attention_decode.cu, attention_decode_heads.cu.
 //
-// A CTA handles a span of keys and one kv head; the query heads of the group are the rows of its 16-row tile. Warp w
-// computes the scores of the span's block w. Then all warps split the columns of o, each adding blocks in order. The
-// last CTA of a sequence and kv head to finish merges the spans, in order of position whichever CTA that is;
-// where few CTAs exchange their parts, that of the last span merges (attention_decode_exchange.cuh).
+// A CTA handles a span of keys and one kv head. Warp w computes the scores of the span's block w. Then all warps split
+// the columns of o, each adding blocks in order. The last CTA of a sequence and kv head to finish merges the spans, in
+// order of position whichever CTA that is; where few CTAs exchange their parts, that of the last span merges
+// (attention_decode_exchange.cuh). The query heads of the group are the rows of the CTA's 16-row tile, but in
+// attention_decode_heads.cu the columns of one of eight.
 #pragma once
 
 #include <algorithm>

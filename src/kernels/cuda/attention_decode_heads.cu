@@ -62,12 +62,12 @@ __device__ __forceinline__ void copy_older(bf16* tile, const KvPlace& place, int
 template <int kDim>
 struct NewHead {
   static constexpr int kLanes = head_lanes(kDim), kHalf = kDim / 2;
-  int item, low;  // low: its first element; the other eight are kHalf further
+  int item, low;  // head, and the first of eight elements of it; eight more lie kHalf further
   bool active, is_query, is_value;
   const bf16* from;
-  bf16* tile;  // where the first chunk goes in shared memory
-  int tile_further;
-  bf16* stored;  // in the KV block, or nullptr
+  bf16* tile;        // where the first eight go in shared memory
+  int tile_further;  // from there to the others
+  bf16* stored;      // where they go in the KV block, or nullptr
   Angles angles;
   float low_norm[8], high_norm[8];
 
