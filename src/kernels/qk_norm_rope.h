@@ -46,7 +46,7 @@ void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& s
 void qk_norm_rope_forward(const QkNormRopeCall& call, UnfinishedLinear qkv, bool keep, Stream& stream);
 
 // qk_norm_rope_forward that stores, without rstd, then attention_forward of its queries without stats into o [T, H K].
-// A decode step of few sequences on a GPU is one launch, which leaves qk unwritten. qkv is left undefined.
+// A decode step of few sequences on a GPU may be one launch, which then leaves qk unwritten. qkv is left undefined.
 void qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, UnfinishedLinear qkv, Stream& stream);
 
 // Backward of RoPE and of the q/k norm, in place: d_qkv holds dq', dk', dv and becomes dq, dk, dv (dv as it is).

@@ -30,7 +30,7 @@ class LinearFusedCuda : public BenchCuda {
     EXPECT_EQ(different, 0u) << what << ": of " << a.size();
   }
 
-  // Where a matmul of one row has a kernel of its own, that of nine has not.
+  // One row and nine have kernels of their own.
   void check_plain(int64_t outputs, int64_t depth) {
     const Arena::Scope scope(bench_->arena);
     const PackedWeight w = weight(outputs, depth);
@@ -147,10 +147,10 @@ class LinearFusedCuda : public BenchCuda {
   }
 };
 
-// Outputs of matmuls that are large enough for a kernel of one row. Widths that fill no stage, that have one warp's
-// norm, four, sixteen; outputs that fill no tile.
-constexpr std::pair<int64_t, int64_t> kLarge[] = {{131080, 64}, {50008, 192}, {8200, 1024}, {8008, 1088},
-                                                  {3304, 2560}, {2056, 4096}, {2024, 4160}, {1384, 6144}};
+// Outputs of matmuls that are large enough for the kernel of one row that is normalized. Widths that fill no stage,
+// that have one warp's norm, four, sixteen; outputs that fill no tile.
+constexpr std::pair<int64_t, int64_t> kLarge[] = {{131080, 64}, {50008, 192}, {8200, 1024}, {8008, 1088}, {3304, 2560},
+                                                  {2056, 4096}, {2024, 4160}, {1384, 6144}, {1040, 8192}, {528, 16320}};
 // What falls back, and small matmuls.
 constexpr std::pair<int64_t, int64_t> kSmall[] = {{8, 64},     {24, 1000},   {15, 107},   {1003, 64},
                                                   {24, 16384}, {50001, 192}, {1024, 3072}};

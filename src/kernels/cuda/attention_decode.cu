@@ -7,7 +7,7 @@
 // gets the bits that it would have got alone.
 #include <climits>
 
-#include "kernels/cuda/attention_decode.cuh"
+#include "kernels/cuda/attention_decode_tile.cuh"
 #include "kernels/cuda/attention_wide.cuh"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
@@ -96,7 +96,8 @@ __device__ __forceinline__ void compute_span(DecodeShared<P>& shared, const Deco
       copy_commit();
     }
   }
-  finish_span<P>(shared, p, tile, s, mine, warp, lane);
+  const Rescaling rescaling = share_scores<P>(shared, p, s, mine, warp, lane);
+  add_values<P>(shared, p, tile, rescaling, 0, warp, lane);
 }
 
 // compute_span of a head with more than kDim columns, half of them in shared memory at a time. A warp's scores are one

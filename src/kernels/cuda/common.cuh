@@ -137,9 +137,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
 
 // Of an 8x8 matrix of 16-bit elements, of which a lane holds two of row lane / 4: the same of the transposed matrix.
 __device__ __forceinline__ uint32_t transposed_8x8(uint32_t pair) {
-  uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(transposed) : "r"(pair));
-  return transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;\n" : "+r"(pair));
+  return pair;
 }
 
 // 16 bytes from global to shared memory; zeros when !valid (nothing is read then).

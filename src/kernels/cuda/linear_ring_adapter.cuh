@@ -115,12 +115,7 @@ struct HRows {
 // A lane's words of a tile of h as mma_16816 takes it. h: of ranks lane / 4 and lane / 4 + 8.
 __device__ __forceinline__ uint2 words_of_h(const float (&h)[4]) {
   // Both of a lane's tokens of a rank -> both ranks of a token.
-  const auto word_of = [](float first, float second) {
-    uint32_t word = pack_bf16(first, second);
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;\n" : "+r"(word));
-    return word;
-  };
-  return make_uint2(word_of(h[0], h[1]), word_of(h[2], h[3]));
+  return make_uint2(transposed_8x8(pack_bf16(h[0], h[1])), transposed_8x8(pack_bf16(h[2], h[3])));
 }
 // Stores tiles of h for the blocks that add h B. to: where the lane's words of the first tile go; count: of the tiles
 // that exist.

@@ -112,7 +112,7 @@ struct SmallKernel {
   // linear_ring.cu, kernels of up to 8 rows: one row that is normalized first, with an adapter that this launch adds,
   // or nullptr. y is bf16.
   void (*launch_normed)(const Matmul&, const RowNorm&, const LoraShrinks*, cudaStream_t) = nullptr;
-  // linear_ring.cu: of the weight, in shared memory at once; by launch_normed fewer, above 1,024 columns.
+  // linear_ring.cu: of the weight, in shared memory at once; by launch_normed as many or all that it takes.
   int64_t held_columns = 0;
 
   bool ring() const { return launch_adapted != nullptr; }

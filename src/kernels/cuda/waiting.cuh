@@ -20,11 +20,6 @@ __device__ __forceinline__ void store_relaxed(uint4* to, uint4 words) {
                "r"(words.z), "r"(words.w)
                : "memory");
 }
-__device__ __forceinline__ uint2 load_relaxed(const uint2* from) {
-  uint2 words;
-  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];\n" : "=r"(words.x), "=r"(words.y) : "l"(from) : "memory");
-  return words;
-}
 __device__ __forceinline__ uint4 load_relaxed(const uint4* from) {
   uint4 words;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
