@@ -13,8 +13,8 @@
 
 namespace lockstep::kernels::cuda {
 
-// A lane's part of a span: of columns c and c + 8 of o (see add_block) and two heads, o[2 h + j] of column c + 8 h and
-// head j.
+// What a lane adds up of a span (add_block in attention_decode_heads.cu): o[2 h + j] is that of column c + 8 h and head
+// j, of two columns and two heads.
 struct SpanPart {
   float o[4] = {}, m[2], l[2] = {};
 
@@ -44,7 +44,7 @@ __device__ __forceinline__ float value_of(uint32_t word) {
 
 // Where a lane's parts lie, one span after the other.
 struct PartPlaces {
-  static constexpr int kHeads = 8, kGroups = 8;        // of a CTA: heads, and groups of 16 columns
+  static constexpr int kGroups = 8;                    // of 16 columns, of a CTA
   static constexpr int64_t kWords = kGroups * 2 * 32;  // of a CTA, 16 bytes each
   uint4* first;
 

@@ -19,9 +19,8 @@ namespace {
 // At most so many spans of a sequence are exchanged. The waiting CTA reads one part after the other, which presumably
 // takes longer than fences and a counter where there are many; only up to two spans were measured.
 constexpr int64_t kExchangedSpans = 4;
-constexpr int kHeads = 8;  // of a CTA
+constexpr int kHeads = 8;  // of a CTA: the columns of a tile
 constexpr int kWarps = 2 * kBlocksPerSpan;
-static_assert(kHeads == PartPlaces::kHeads);
 
 struct NewHeads {
   const float *cosines, *sines;
@@ -266,6 +265,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) heads_decode_kernel(const Deco
     copy_older<kDim>(warp < kBlocksPerSpan ? shared.keys[own] : shared.values[own], place,
                      warp < kBlocksPerSpan ? 0 : place.value_offset, first_key, part.high, lane);
   copy_commit();
+  // Heads that do not exist have zeros for queries.
   if (threadIdx.x < kHeads * kDim / 8)
     if (static_cast<int>(threadIdx.x) / (kDim / 8) >= part.present)
       reinterpret_cast<uint4*>(shared.queries)[threadIdx.x] = make_uint4(0, 0, 0, 0);

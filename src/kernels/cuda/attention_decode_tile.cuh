@@ -1,5 +1,6 @@
 // Decode attention with query heads as the rows of a 16-row tile (attention_decode.cu): a span's scores, softmax and
-// sums over values by the warps of a CTA.
+// sums over values by the warps of a CTA. attention_decode_heads.cu has the same steps with query heads as the columns,
+// which are faster for few sequences and were slower for many (docs/decisions/gpu-attention.md).
 #pragma once
 
 #include <algorithm>

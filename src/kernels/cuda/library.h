@@ -32,7 +32,7 @@ struct Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   static constexpr int64_t kMaxReady = 4096;
-  static constexpr int64_t kAttentionPartBytes = 128 * 8192;
+  static constexpr int64_t kAttentionPartBytes = 128 * 8192;  // 8 KB for each of 128 thread blocks
   uint32_t* attention_counters() const { return static_cast<uint32_t*>(counters.data()) + 2; }
   uint32_t* ready_counters() const { return static_cast<uint32_t*>(counters.data()) + 4; }  // kMaxReady
 };

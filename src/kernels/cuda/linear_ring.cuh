@@ -28,6 +28,7 @@ __host__ __device__ constexpr uint32_t scratch_at(int columns) {
 __host__ __device__ constexpr uint32_t row_bytes(int columns) {
   return scratch_at(columns) + kRowScratchBytes;
 }
+// Matrix descriptor of 16 columns of the row: it is 16 bytes from the first eight to the others.
 __device__ __forceinline__ uint64_t row_descriptor(uint32_t columns) {
   return uint64_t{1} << 16 | (columns & 0x3ffff) >> 4;
 }
@@ -59,9 +60,9 @@ struct Shape {
     return static_cast<int>((depth + kBoxes * kBoxColumns - 1) / (kBoxes * kBoxColumns));
   }
   __device__ static uint32_t kept_x(const CopyRing& ring) { return ring.shared - kKeptXBytes; }
-  // The descriptors of a step's first tile of x, and of the weight, whose outputs begin `tile` bytes further. Those of
-  // the next box are so many units further.
+  // From the tile of a box to that of the next one, in the units of a descriptor (16 bytes).
   static constexpr uint32_t kXBoxUnits = (kKeepsX ? kBoxColumns * 2 : kXBytes) / 16, kWBoxUnits = kWBytes / 16;
+  // The first tile of a step's x, and of its weight, whose outputs begin `tile` bytes further.
   __device__ static uint64_t x_descriptor(const CopyRing& ring, int step) {
     return kKeepsX ? row_descriptor(kept_x(ring) + step * (kBoxes * kBoxColumns * 2)) : tile_descriptor(ring.at());
   }
