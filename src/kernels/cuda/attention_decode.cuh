@@ -19,10 +19,12 @@ struct Decode {
   float* stats;            // or nullptr
   int64_t stats_stride;
   int heads, kv_heads, head_dim, window;
+  int group, tile_rows;  // query heads of a kv head, and of them the most that a CTA handles together
   int64_t kv_offset;
   float scale, c;
   DeviceSequences sequences;
   int row_tiles, spans;  // tiles of one kv head; at most this many spans per sequence
+  int shared_rows = 0;   // of the grid's z, whose CTAs have shared spans; the others have a sequence each
   int early_ctas = 0;    // as many as the GPU holds at a time: they may start while earlier kernels run
   float* partial_o;      // the regions of span_scratch, or only this one: Library::attention_parts
   float2* partial_ml;
@@ -34,7 +36,7 @@ struct Decode {
   }
 };
 Decode decode_arguments(const Tensor& o, const Tensor& stats, const ConstTensor& q, const AttentionShape& shape,
-                        const DeviceSequences& sequences, int tile_rows = kDecodeRows);
+                        const DeviceSequences& sequences, int tile_rows);
 
 // CTAs per sequence, kv head and tile of its rows (tile_rows query heads); whether they are so few that latency
 // dominates.
@@ -42,7 +44,7 @@ struct DecodeCtas {
   int64_t of_spans = 0, items = 0;
   bool few = false;
 };
-DecodeCtas decode_ctas(const AttentionShape& shape, const DeviceSequences& sequences, int tile_rows = kDecodeRows);
+DecodeCtas decode_ctas(const AttentionShape& shape, const DeviceSequences& sequences, int tile_rows);
 
 // A sequence and the query heads of one of its kv heads.
 struct DecodePart {
@@ -52,17 +54,24 @@ struct DecodePart {
   int low, high;  // visible keys
 
   // `item` counts kv heads and, within each, tiles of its query heads.
-  __device__ __forceinline__ DecodePart(const Decode& p, const DeviceSequence& from, int sequence_index, int item,
-                                        int tile_rows = kDecodeRows)
-      : sequence(sequence_index), kv_head(item / p.row_tiles), row(from.row_begin), high(from.first_position) {
-    const int group = p.heads / p.kv_heads, tile = item % p.row_tiles;
+  __device__ __forceinline__ DecodePart(const Decode& p, const DeviceSequence& from, int sequence_index, int item)
+      : kv_head(item / p.row_tiles) {
+    const int first = (item - kv_head * p.row_tiles) * p.tile_rows;
+    head = kv_head * p.group + first;
+    present = min(p.tile_rows, p.group - first);
+    see(p, from, sequence_index);
+  }
+  // The same heads of another sequence.
+  __device__ __forceinline__ DecodePart of(const Decode& p, int sequence_index) const {
+    DecodePart other = *this;
+    other.see(p, p.sequences.sequences[sequence_index], sequence_index);
+    return other;
+  }
+  __device__ __forceinline__ void see(const Decode& p, const DeviceSequence& from, int sequence_index) {
+    sequence = sequence_index, row = from.row_begin, high = from.first_position;
     low = p.window ? max(0, high - p.window + 1) : 0;
     first_span = low / static_cast<int>(kKeySpan), last_span = high / static_cast<int>(kKeySpan);
-    head = kv_head * group + tile * tile_rows;
-    present = min(tile_rows, group - tile * tile_rows);
   }
-  __device__ __forceinline__ DecodePart(const Decode& p, int sequence_index, int item)
-      : DecodePart(p, p.sequences.sequences[sequence_index], sequence_index, item) {}
 
   // Where the keys at positions below `end` lie.
   __device__ __forceinline__ KvPlace place(const Decode& p, int block_begin, int end) const {
@@ -81,25 +90,39 @@ __device__ __forceinline__ void store_stats(const Decode& p, int64_t row, int he
   stats[0] = __fmul_rn(m, p.scale), stats[1] = l;
 }
 
-// Run by one CTA, once all spans are written: merges those of each head in order.
-inline __device__ void merge_spans(const Decode& p, const DecodePart& part) {
-  const int quads = p.head_dim / 4;
+// Run by one CTA, once all spans are written: merges those of each head in order. kWholeDim: head_dim, where o has rows
+// at multiples of 4 bytes; 0: any.
+template <int kWholeDim>
+__device__ void merge_spans(const Decode& p, const DecodePart& part) {
+  constexpr int kTogether = 4;  // spans whose loads are in flight together
+  const int head_dim = kWholeDim > 0 ? kWholeDim : p.head_dim, quads = head_dim / 4;
+#pragma unroll 1
   for (int i = threadIdx.x; i < part.present * quads; i += blockDim.x) {
     const int head = part.head + i / quads, column = i % quads * 4;
     RowTotal total;
     float4 o = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-    for (int span = part.first_span; span <= part.last_span; ++span) {
-      const int64_t place = p.place(part.sequence, span, head);
-      const float2 ml = __ldcg(p.partial_ml + place);
-      const float4 x = __ldcg(reinterpret_cast<const float4*>(p.partial_o + place * p.head_dim + column));
-      total.join(ml.x, ml.y, p.c);
-      o = make_float4(total.joined(o.x, x.x), total.joined(o.y, x.y), total.joined(o.z, x.z), total.joined(o.w, x.w));
+#pragma unroll 1
+    for (int first = part.first_span; first <= part.last_span; first += kTogether) {
+      float2 ml[kTogether];
+      float4 x[kTogether];
+#pragma unroll
+      for (int s = 0; s < kTogether; ++s) {
+        const int64_t place = p.place(part.sequence, min(first + s, part.last_span), head);
+        ml[s] = __ldcg(p.partial_ml + place);
+        x[s] = __ldcg(reinterpret_cast<const float4*>(p.partial_o + place * head_dim + column));
+      }
+#pragma unroll
+      for (int s = 0; s < kTogether; ++s) {
+        if (first + s > part.last_span) break;
+        total.join(ml[s].x, ml[s].y, p.c);
+        o = make_float4(total.joined(o.x, x[s].x), total.joined(o.y, x[s].y), total.joined(o.z, x[s].z),
+                        total.joined(o.w, x[s].w));
+      }
     }
     const float inverse = total.inverse();
-    bf16* const to = p.o.at(part.row, head * p.head_dim + column);
-    store_pair(to, p.o.by_4, finished(o.x, inverse), finished(o.y, inverse));
-    store_pair(to + 2, p.o.by_4, finished(o.z, inverse), finished(o.w, inverse));
+    bf16* const to = p.o.at(part.row, head * head_dim + column);
+    store_pair(to, kWholeDim > 0 || p.o.by_4, finished(o.x, inverse), finished(o.y, inverse));
+    store_pair(to + 2, kWholeDim > 0 || p.o.by_4, finished(o.z, inverse), finished(o.w, inverse));
     if (column == 0) store_stats(p, part.row, head, total.m, total.l);
   }
 }

@@ -83,7 +83,7 @@ struct NewHead {
     bf16* const tiles = is_query ? shared.queries : is_value ? shared.values[key_block] : shared.keys[key_block];
     tile = tiles + tile_offset<kDim>(row, low / 8);
     tile_further = tile_offset<kDim>(row, (low + kHalf) / 8) - tile_offset<kDim>(row, low / 8);
-    const bool stores = !is_query && part.head == part.kv_head * (p.heads / p.kv_heads);  // one tile of the group does
+    const bool stores = !is_query && part.head == part.kv_head * p.group;  // one tile of the group does
     stored = stores ? block + (is_value ? int64_t{p.kv_heads} * kKvBlock * kDim : 0) + low : nullptr;
     if (!active || is_value) return;
     angles.load(h.cosines, h.sines, int64_t{part.high} * kHalf + low);
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) heads_decode_kernel(const Deco
   let_next_begin();
 
   const DeviceSequence sequence = p.sequences.sequences[blockIdx.z];
-  const DecodePart part(p, sequence, blockIdx.z, blockIdx.y, kHeads);
+  const DecodePart part(p, sequence, blockIdx.z, blockIdx.y);
   if (sequence.rows == 0 || span > part.last_span || span < part.first_span) return;
   const KvPlace place = part.place(p, sequence.block_begin, part.high);
   const auto first_key_of = [&](int block) { return (span * kBlocksPerSpan + block) * kKeyBlock; };
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) heads_decode_kernel(const Deco
       __syncthreads();
       if (threadIdx.x == 0) shared.last = arrive(p, part);
       __syncthreads();
-      if (shared.last) merge_spans(p, part);
+      if (shared.last) merge_spans<kDim>(p, part);
     }
     return;
   }

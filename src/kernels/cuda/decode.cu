@@ -32,31 +32,36 @@ __global__ void __launch_bounds__(kSampleThreads)
     draw_rows(DecodeState state, DrawParts parts, SampleBatch batch, float inv_temperature) {
   __shared__ Block block;
   __shared__ double sums[32];
+  __shared__ RowSums scored;
   begin_early();
   const int64_t row = blockIdx.x;
-  const int token = draw_token(batch, row, parts.drawn + row * batch.chunks, block);
-  __syncthreads();  // every thread has read what is written below
-  if (threadIdx.x >= 32) return;
-  float logprob = 0;
-  if (token >= 0) {
-    const float2* const scored = parts.scored + row * batch.chunks;
+  // What the last thread writes is loaded early, and the log-prob's sums are joined while the token is being drawn.
+  const int64_t at = (*state.step - 1) * state.num_rows + row;
+  const bool active = row < *state.num_active, last = threadIdx.x == kSampleThreads - 1;
+  const int position = last ? state.positions[row] : 0, first = last ? state.sequences[row].first_position : 0;
+  uint32_t* const counter = reinterpret_cast<uint32_t*>(&state.rows[row].counter) + 3;
+  const uint32_t count = last ? *counter : 0;
+  if (threadIdx.x >= kSampleThreads - 32) {
+    const float2* const of_row = parts.scored + row * batch.chunks;
     const RowSums all = join_chunks<false>(
         batch.chunks,
         [&](int c) {
-          return ChunkSums{scored[c].x, scored[c].y, 0};
+          return ChunkSums{of_row[c].x, of_row[c].y, 0};
         },
         sums, nullptr);
-    logprob = all.logprob(__fmul_rn(batch.logits[row * batch.stride + token], inv_temperature));
+    if (last) scored = all;
   }
-  if (threadIdx.x != 0) return;
-  const int64_t at = (*state.step - 1) * state.num_rows + row;
+  const int token = draw_token(batch, row, parts.drawn + row * batch.chunks, block);
+  __syncthreads();  // every thread has read what is written below
+  if (!last) return;
   state.drawn[at] = token;
-  state.logprobs[at] = logprob;
-  if (row >= *state.num_active) return;
+  state.logprobs[at] =
+      token < 0 ? 0 : scored.logprob(__fmul_rn(batch.logits[row * batch.stride + token], inv_temperature));
+  if (!active) return;
   state.tokens[row] = max(token, 0);
-  ++state.positions[row];
-  ++state.sequences[row].first_position;
-  ++reinterpret_cast<uint32_t*>(&state.rows[row].counter)[3];
+  state.positions[row] = position + 1;
+  state.sequences[row].first_position = first + 1;
+  *counter = count + 1;
 }
 
 }  // namespace

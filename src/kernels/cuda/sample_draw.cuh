@@ -114,21 +114,59 @@ inline __device__ int draw_filtered(const LogitRow& row, const SampleRow& wanted
   sum_segments(row, kept, block);
   const bool mine = static_cast<int>(threadIdx.x) * kSegment < row.vocab;
   const double weight[1] = {mine ? block.segment[threadIdx.x] : 0};
-  const Picked segment = invert<1>(weight, u, true, block);
+  const Target segment = invert<1>(weight, u, true, block);
   const int begin = segment.index * kSegment;
   return pick_token(row, begin, begin + kSegment, row.largest, kept, segment.rest, block);
 }
 
+// The chunk in which the sum of the chunks' weights passes the share u of the total: invert() with an entry per thread,
+// by one warp, which needs no barrier. `rest` is relative to the chunk's largest entry.
+inline __device__ Target pick_chunk(const LogitRow& row, const float2* parts, int chunks, float u, Block& block) {
+  constexpr int kMost = kSampleThreads * kSegment / kChunk;
+  static_assert(2 * kMost <= kSampleThreads);
+  double *const weights = block.segment, *const inclusive = block.segment + kMost;
+  const int lane = threadIdx.x % 32;
+  double sums = 0;  // of the chunks 32 lane .. 32 lane + 31, then of all before them as well
+#pragma unroll 1
+  for (int first = 0; first < chunks; first += 32) {
+    const float2 part = first + lane < chunks ? parts[first + lane] : make_float2(-INFINITY, 0);
+    const double factor = part.y > 0 ? exp(static_cast<double>(part.x) - row.largest) : 0, weight = factor * part.y;
+    const double sum = warp_scan(weight);
+    weights[first + lane] = weight, inclusive[first + lane] = sum;
+    const double all = __shfl_sync(~0u, sum, 31);
+    if (lane == first / 32) sums = all;
+  }
+  sums = warp_scan(sums);
+  const double target = u * __shfl_sync(~0u, sums, 31);
+  Target found{};
+  __syncwarp();
+#pragma unroll 1
+  for (int first = 0; first < chunks; first += 32) {
+    const double below = __shfl_sync(~0u, sums, first == 0 ? 0 : first / 32 - 1);
+    const int chunk = first + lane;
+    const double weight = weights[chunk];
+    const double before = (first == 0 ? 0 : below) + (lane == 0 ? 0 : inclusive[max(chunk - 1, 0)]);
+    const unsigned passes = __ballot_sync(~0u, weight > 0 && before + weight > target);
+    const unsigned any = __ballot_sync(~0u, weight > 0);
+    if (any == 0) continue;
+    const int source = passes ? __ffs(passes) - 1 : 31 - __clz(any);
+    found = {first + source, __shfl_sync(~0u, target - before, source)};
+    if (passes) break;
+  }
+  found.rest /= exp(static_cast<double>(parts[found.index].x) - row.largest);
+  return found;
+}
+
 inline __device__ int draw(const LogitRow& row, const float2* parts, int chunks, float u, Block& block) {
-  const int c = static_cast<int>(threadIdx.x);
-  const float2 part = c < chunks ? parts[c] : make_float2(-INFINITY, 0);
-  const double factor = part.y > 0 ? exp(static_cast<double>(part.x) - row.largest) : 0;
-  const double weight[1] = {factor * part.y};
-  const Picked chunk = invert<1>(weight, u, true, block);
-  const float largest = parts[chunk.index].x;
-  const double target = chunk.rest / exp(static_cast<double>(largest) - row.largest);
+  if (threadIdx.x < 32) {
+    const Target chunk = pick_chunk(row, parts, chunks, u, block);
+    if (threadIdx.x == 0) block.chunk = chunk;
+  }
+  __syncthreads();
+  const Target chunk = block.chunk;
   const int begin = chunk.index * kChunk;
-  return pick_token(row, begin, begin + kChunk, largest, {.last = ~uint64_t{0}, .min_p = 0}, target, block);
+  return pick_token(row, begin, begin + kChunk, parts[chunk.index].x, {.last = ~uint64_t{0}, .min_p = 0}, chunk.rest,
+                    block);
 }
 
 // The token of a row, given the sums of its chunks: largest entry, sum relative to

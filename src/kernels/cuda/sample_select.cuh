@@ -47,6 +47,12 @@ struct Kept {
   }
 };
 
+// Where a sum of weights is to arrive: `rest` beyond the sum of all entries before entry (or chunk) `index`.
+struct Target {
+  int index;
+  double rest;
+};
+
 // Entries and deficits of each bin. An entry of bin b weighs exp(-b / 64) (1 - deficit / resolution).
 struct Bins {
   uint32_t count[kBins], deficit[kBins];
@@ -61,6 +67,7 @@ struct Block {
   double scan[2][kSampleThreads / 32];
   double total_weight, found_count, found_weight, rest;
   int first, last, list_size, smallest;
+  Target chunk;  // of the chunk in which a row without filters is drawn
 };
 
 __device__ __forceinline__ int bin_of(float distance) {
@@ -81,24 +88,24 @@ __device__ __forceinline__ double bin_weight(int bin, uint32_t count, uint32_t d
   return exp(bin * (-1.0 / 64)) * (count - deficit / static_cast<double>(resolution));
 }
 
+// Inclusive sums over the lanes, in a fixed order.
+__device__ __forceinline__ double warp_scan(double x) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const double below = __shfl_up_sync(~0u, x, offset);
+    if (lane >= offset) x += below;
+  }
+  return x;
+}
 // Exclusive sums over threads in a fixed order, and the total. Only one call at a time may use `scan`, which is shared.
 __device__ __forceinline__ double block_scan(double x, double* scan, double& total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  double inclusive = x;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const double below = __shfl_up_sync(~0u, inclusive, offset);
-    if (lane >= offset) inclusive += below;
-  }
+  const double inclusive = warp_scan(x);
   __syncthreads();
   if (lane == 31) scan[warp] = inclusive;
   __syncthreads();
-  double warps = scan[lane];
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const double below = __shfl_up_sync(~0u, warps, offset);
-    if (lane >= offset) warps += below;
-  }
+  const double warps = warp_scan(scan[lane]);
   total = __shfl_sync(~0u, warps, 31);
   const double before = __shfl_sync(~0u, warps, warp == 0 ? 0 : warp - 1);
   const double inside = __shfl_up_sync(~0u, inclusive, 1);
@@ -116,13 +123,11 @@ __device__ __forceinline__ int block_min(int x, Block& block) {
 }
 
 // Makes the block agree on one entry: the smallest `first` that any thread found, else the largest `last`.
+// begin_agree() comes before, and a barrier between the two.
+__device__ __forceinline__ void begin_agree(Block& block) {
+  if (threadIdx.x == 0) block.first = kNone, block.last = -1;
+}
 __device__ __forceinline__ int agree(int first, int last, Block& block) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    block.first = kNone;
-    block.last = -1;
-  }
-  __syncthreads();
   first = __reduce_min_sync(~0u, first);
   last = __reduce_max_sync(~0u, last);
   if (threadIdx.x % 32 == 0) {
@@ -133,16 +138,12 @@ __device__ __forceinline__ int agree(int first, int last, Block& block) {
   return block.first != kNone ? block.first : block.last;
 }
 
-struct Picked {
-  int index;
-  double rest;  // target minus the sum before the entry
-};
-
 // Thread i has entries N i .. N i + N-1. Finds the first one with a weight at which the sum passes the target (a share
 // of the total, or absolute). Because sums are rounded there may be none: then the last one with a weight.
 template <int N>
-__device__ Picked invert(const double (&weight)[N], double target, bool share, Block& block) {
+__device__ Target invert(const double (&weight)[N], double target, bool share, Block& block) {
   double own = 0, total;
+  begin_agree(block);
 #pragma unroll
   for (int i = 0; i < N; ++i) own += weight[i];
   double before = block_scan(own, block.scan[0], total);
@@ -240,6 +241,7 @@ struct Reached {
 inline __device__ Reached reach(const double (&counts)[2], const double (&weights)[2], double count, double weight,
                                 const Goal& goal, bool inclusive, Block& block) {
   double all;
+  begin_agree(block);
   count += block_scan(counts[0] + counts[1], block.scan[0], all);
   weight += block_scan(weights[0] + weights[1], block.scan[1], all);
   int first = kNone, last = -1;
