@@ -24,6 +24,8 @@ std::vector<float> random_logits(int64_t vocab, uint64_t seed, float spread) {
   return logits;
 }
 
+constexpr int64_t kLargestVocab = int64_t{1} << 20;  // that the kernels take
+
 class SampleCuda : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -118,15 +120,17 @@ TEST_F(SampleCuda, EqualsTheDefinitionDrawByDraw) {
 }
 
 TEST_F(SampleCuda, LargeVocabulary) {
-  const std::vector<float> logits = random_logits(152064, 4, 2);
-  for (const SampleRow& how :
-       {SampleRow{}, SampleRow{.top_p = 0.99f}, SampleRow{.top_k = 50}, SampleRow{.top_k = 100000}}) {
-    const auto weights = reference_weights(logits, how);
-    const auto tokens = draws(logits, how, 8);
-    int different = 0;
-    for (uint32_t i = 0; i < 8; ++i)
-      different += tokens[i] != reference_draw(weights, uniform01(philox(how.seed, {7, 1, 2, i})[0]));
-    EXPECT_LE(different, 1) << how.top_k << " " << how.top_p;
+  for (const int64_t vocab : {int64_t{152064}, kLargestVocab}) {
+    const std::vector<float> logits = random_logits(vocab, 4, 2);
+    for (const SampleRow& how : {SampleRow{}, SampleRow{.top_p = 0.99f}, SampleRow{.min_p = 0.01f},
+                                 SampleRow{.top_k = 50}, SampleRow{.top_k = 100000}}) {
+      const auto weights = reference_weights(logits, how);
+      const auto tokens = draws(logits, how, 8);
+      int different = 0;
+      for (uint32_t i = 0; i < 8; ++i)
+        different += tokens[i] != reference_draw(weights, uniform01(philox(how.seed, {7, 1, 2, i})[0]));
+      EXPECT_LE(different, 1) << vocab << ": " << how.top_k << " " << how.top_p << " " << how.min_p;
+    }
   }
 }
 

@@ -7,8 +7,13 @@
 
 namespace lockstep::rollout {
 
-DecodeLoop::DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream)
-    : model_(model), pool_(pool), stream_(stream), arena_(stream.device()) {}
+DecodeLoop::DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream,
+                       std::function<void()> while_recording)
+    : model_(model),
+      pool_(pool),
+      stream_(stream),
+      while_recording_(std::move(while_recording)),
+      arena_(stream.device()) {}
 
 size_t DecodeLoop::span_bytes(const DecodeShape& shape) const {
   return static_cast<size_t>(kernels::span_scratch_floats(model_.attention_shape(0), shape.rows, shape.positions())) *
@@ -191,7 +196,11 @@ void DecodeLoop::run(std::span<const DecodeInput> inputs, int64_t steps, float i
     // graph capture does not allow.
     step(state, inv_temperature);
     done = 1;
-    graph = graphs_.record(key, [&] { return Graph::record(stream_, [&] { step(state, inv_temperature); }); });
+    const auto recorded = [&] {
+      step(state, inv_temperature);
+      if (while_recording_) while_recording_();
+    };
+    graph = graphs_.record(key, [&] { return Graph::record(stream_, recorded); });
   }
   for (; done < steps; ++done) {
     if (graph)

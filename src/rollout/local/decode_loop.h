@@ -2,6 +2,7 @@
 // tokens are the next one's inputs, and the host reads the results of all steps at once.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -31,7 +32,8 @@ class DecodeLoop {
  public:
   static constexpr int64_t kMaxSteps = 16;
 
-  DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream);
+  // while_recording: EngineOptions::while_recording
+  DecodeLoop(const model::Model& model, BlockPool& pool, Stream& stream, std::function<void()> while_recording);
 
   // `results` is overwritten and valid for `steps` steps (at most kMaxSteps). Results after a sequence's end are
   // meaningless. Every row's bits are those of running it alone. It is fastest if inputs of one adapter are adjacent,
@@ -56,6 +58,7 @@ class DecodeLoop {
   const model::Model& model_;
   BlockPool& pool_;
   Stream& stream_;
+  const std::function<void()> while_recording_;
   Buffer state_, results_, spans_;  // device
   std::vector<std::byte> staged_;
   kernels::DeviceSequences sequences_;  // in state_

@@ -45,7 +45,8 @@ EngineDefaults defaults_of(Device device, int64_t max_sequences) {
 EngineLimits::EngineLimits(const EngineOptions& options, Device device)
     : max_sequences(options.max_sequences),
       max_decode_steps(std::min(options.max_decode_steps, DecodeLoop::kMaxSteps)),
-      tokenizer(options.tokenizer) {
+      tokenizer(options.tokenizer),
+      while_recording(options.while_recording) {
   const EngineDefaults defaults = defaults_of(device, max_sequences);
   kv_bytes = options.kv_bytes ? *options.kv_bytes : defaults.kv_bytes(device);
   max_batch_tokens = options.max_batch_tokens.value_or(defaults.batch_tokens);
@@ -100,7 +101,7 @@ void Engine::Impl::set_base(std::shared_ptr<const model::Model> model) {
                        .got = std::to_string(model->version().number),
                        .wanted = fmt::format("above {}", newest_base.number)});
   const lora::BaseVersion version = newest_base = model->version();
-  bases.push_back(std::make_shared<EngineBase>(std::move(model), pool, stream));
+  bases.push_back(std::make_shared<EngineBase>(std::move(model), pool, stream, options.while_recording));
   versions.add_base(version);
   retire_bases();
 }

@@ -5,6 +5,7 @@
 // in flight, on the schedule, on the cache, or on preemption; log-probs equal the trainer's bit for bit.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,6 +33,8 @@ struct EngineOptions {
   const text::Tokenizer* tokenizer = nullptr;    // needed for stop strings only
   bool prefix_cache = false;                     // keeps blocks of finished requests for equal prefixes
   int64_t max_decode_steps = 16;  // on a GPU: decode steps per call of wait(), during which no other request can start
+  std::function<void()> while_recording = {};  // on a GPU, for tests: called in each recording of a decode step, which
+                                               // fails if this throws a DeviceError
 };
 
 class Engine final : public Sampler {

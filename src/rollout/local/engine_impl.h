@@ -18,6 +18,7 @@ namespace lockstep::rollout {
 struct EngineLimits {
   int64_t kv_bytes = 0, max_sequences = 0, max_batch_tokens = 0, max_decode_steps = 0;
   const text::Tokenizer* tokenizer = nullptr;
+  std::function<void()> while_recording;
 
   EngineLimits(const EngineOptions& options, Device device);
 };
@@ -28,9 +29,10 @@ struct EngineBase {
   TokenSampler sampler;
   std::optional<DecodeLoop> decode_loop;  // on a GPU
 
-  EngineBase(std::shared_ptr<const model::Model> m, BlockPool& pool, Stream& stream)
+  EngineBase(std::shared_ptr<const model::Model> m, BlockPool& pool, Stream& stream,
+             const std::function<void()>& while_recording)
       : model(std::move(m)), sampler(*model, stream) {
-    if (Graph::can_record(stream)) decode_loop.emplace(*model, pool, stream);
+    if (Graph::can_record(stream)) decode_loop.emplace(*model, pool, stream, while_recording);
   }
 };
 
@@ -74,7 +76,7 @@ struct Engine::Impl {
         cache(o.prefix_cache ? std::optional<PrefixCache>(std::in_place, pool) : std::nullopt),
         scheduler(pool, {options.max_sequences, options.max_batch_tokens}, stats, cache ? &*cache : nullptr) {
     newest_base = m->version();
-    bases.push_back(std::make_shared<EngineBase>(std::move(m), pool, stream));
+    bases.push_back(std::make_shared<EngineBase>(std::move(m), pool, stream, options.while_recording));
   }
 
   DType activations() const { return kernels::activation_dtype(stream.device()); }
