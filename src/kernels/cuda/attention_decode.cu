@@ -6,6 +6,7 @@
 //
 // A span that several sequences share is read by one CTA, whose tile holds the query heads of all of them. Each row
 // gets the bits that it would have got alone.
+#include <algorithm>
 #include <climits>
 
 #include "kernels/cuda/attention_decode_tile.cuh"
@@ -85,7 +86,7 @@ __device__ __forceinline__ void share_tile(SpanTile& tile, const Decode& p, cons
     DecodeRow& row = tile.rows[h];
     row.present = member < count;
     if (!row.present) continue;
-    const DecodePart own = part.of(p, part.sequence + member);
+    const DecodePart own = part.for_sequence(p, part.sequence + member);
     row = {.present = own.low < (tile.span + 1) * kSpan,
            .sequence = own.sequence,
            .head = own.head + r % part.present,
@@ -104,12 +105,12 @@ __device__ __forceinline__ void merge_finished(bool* last, const Decode& p, cons
   __syncthreads();
   const int member = threadIdx.x;
   if (member < count) {
-    const DecodePart own = part.of(p, part.sequence + member);
+    const DecodePart own = part.for_sequence(p, part.sequence + member);
     last[member] = own.first_span <= span && arrive(p, own);
   }
   __syncthreads();
   for (int i = 0; i < count; ++i)
-    if (last[i]) merge_spans<P::kWhole ? P::kDim : 0>(p, part.of(p, part.sequence + i));
+    if (last[i]) merge_spans<P::kWhole ? P::kDim : 0>(p, part.for_sequence(p, part.sequence + i));
 }
 
 // A CTA handles every gridDim.x-th of the spans that one sequence has to itself, or one span that several share.

@@ -59,15 +59,15 @@ struct DecodePart {
     const int first = (item - kv_head * p.row_tiles) * p.tile_rows;
     head = kv_head * p.group + first;
     present = min(p.tile_rows, p.group - first);
-    see(p, from, sequence_index);
+    set_sequence(p, from, sequence_index);
   }
   // The same heads of another sequence.
-  __device__ __forceinline__ DecodePart of(const Decode& p, int sequence_index) const {
+  __device__ __forceinline__ DecodePart for_sequence(const Decode& p, int sequence_index) const {
     DecodePart other = *this;
-    other.see(p, p.sequences.sequences[sequence_index], sequence_index);
+    other.set_sequence(p, p.sequences.sequences[sequence_index], sequence_index);
     return other;
   }
-  __device__ __forceinline__ void see(const Decode& p, const DeviceSequence& from, int sequence_index) {
+  __device__ __forceinline__ void set_sequence(const Decode& p, const DeviceSequence& from, int sequence_index) {
     sequence = sequence_index, row = from.row_begin, high = from.first_position;
     low = p.window ? max(0, high - p.window + 1) : 0;
     first_span = low / static_cast<int>(kKeySpan), last_span = high / static_cast<int>(kKeySpan);

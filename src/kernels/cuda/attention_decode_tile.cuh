@@ -6,8 +6,6 @@
 // decode step, so loops that need not be unrolled are not.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/cuda/attention_decode.cuh"
 #include "kernels/cuda/attention_wide.cuh"
 

@@ -1,6 +1,7 @@
 #include "rollout/local/decode_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/transfer.h"
