@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "kernels/cpu/matrix_ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/linear_checks.h"
 #include "kernels/linear_extras.h"
 #include "kernels/lora_checks.h"
 #include "kernels/lora_segments.h"
@@ -137,10 +138,13 @@ void linear(const LinearCall& call, Stream& stream) {
   if (!call.act.empty()) swiglu_forward(call.act, call.y, stream);
 }
 
+void require_unfinished(const LinearCall& call, const char* op, const Stream& stream) {
+  require_call(call, op, stream);
+  if (!call.act.empty()) throw ShapeError({.what = "an unfinished result has no activation", .where = op});
+}
+
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream) {
-  constexpr const char* kOp = "begin_linear";
-  require_call(call, kOp, stream);
-  if (!call.act.empty()) throw ShapeError({.what = "an unfinished result has no activation", .where = kOp});
+  require_unfinished(call, "begin_linear", stream);
   if (has_extras(call.adapters)) {
     linear_with_extras(call, stream);
     return UnfinishedLinear(call.y);

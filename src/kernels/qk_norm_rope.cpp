@@ -1,11 +1,14 @@
 #include "kernels/qk_norm_rope.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/error.h"
 #include "kernels/attention_checks.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/kernels.h"
+#include "kernels/linear_checks.h"
+#include "kernels/linear_extras.h"
 #include "kernels/lora_checks.h"
 #include "kernels/rmsnorm.h"
 
@@ -57,6 +60,26 @@ void require_call(const QkNormRopeCall& call, const ConstTensor& qkv, const char
   if (call.store) require_sequences(call.rows.sequences, count, op);
 }
 
+// Whether attention can follow.
+void require_stored(const QkNormRopeCall& call, const char* op) {
+  if (!call.store || !call.rstd.empty())
+    throw ShapeError({.what = "attention reads the keys of this call and keeps nothing for backward", .where = op});
+}
+
+// The scratch memory that a call takes, until it is queued.
+std::optional<Arena::Scope> scope_of(const LinearCall& call) {
+  if (!call.adapters.arena) return std::nullopt;
+  return std::optional<Arena::Scope>(std::in_place, *call.adapters.arena);
+}
+
+// The projection and qk_norm_rope_forward where a GPU makes both at once. False: nothing was done.
+bool forward_at_once(const QkNormRopeCall& call, const LinearCall& qkv, const char* op, Stream& stream) {
+  if (stream.device() != Device::cuda) return false;
+  require_unfinished(qkv, op, stream);
+  require_call(call, qkv.y, op, stream);
+  return !has_extras(qkv.adapters) && cuda::qk_norm_rope_forward(call, qkv, stream);
+}
+
 }  // namespace
 
 void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& stream) {
@@ -90,13 +113,18 @@ void qk_norm_rope_forward(const QkNormRopeCall& call, UnfinishedLinear qkv, bool
   qk_norm_rope_forward(call, complete, stream);
 }
 
+void qk_norm_rope_forward(const QkNormRopeCall& call, const LinearCall& qkv, Stream& stream) {
+  const auto scope = scope_of(qkv);
+  if (forward_at_once(call, qkv, "qk_norm_rope_forward", stream)) return;
+  qk_norm_rope_forward(call, begin_linear(qkv, stream), qkv.keep_y, stream);
+}
+
 void qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, UnfinishedLinear qkv, Stream& stream) {
   constexpr const char* kOp = "qk_norm_rope_attention_forward";
   const AttentionShape& shape = call.spec.shape;
   const Tensor complete = qkv.y();
   const int64_t width = shape.heads * shape.head_dim;
-  if (!call.store || !call.rstd.empty())
-    throw ShapeError({.what = "attention reads the keys of this call and keeps nothing for backward", .where = kOp});
+  require_stored(call, kOp);
   if (!qkv.complete()) {
     require_call(call, complete, kOp, stream);
     require_delta(complete, qkv.delta(), kOp, stream);
@@ -111,6 +139,16 @@ void qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, Unfini
   }
   qk_norm_rope_forward(call, complete, stream);
   attention_forward(o, {}, call.qk.cols(0, width), shape, call.rows, stream);
+}
+
+void qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, const LinearCall& qkv, Stream& stream) {
+  constexpr const char* kOp = "qk_norm_rope_attention_forward";
+  const AttentionShape& shape = call.spec.shape;
+  require_stored(call, kOp);
+  const auto scope = scope_of(qkv);
+  if (forward_at_once(call, qkv, kOp, stream))
+    return attention_forward(o, {}, call.qk.cols(0, shape.heads * shape.head_dim), shape, call.rows, stream);
+  qk_norm_rope_attention_forward(o, call, begin_linear(qkv, stream), stream);
 }
 
 void qk_norm_rope_backward(Tensor d_qkv, ConstTensor qkv, ConstTensor rstd, const QkNormRopeSpec& spec,

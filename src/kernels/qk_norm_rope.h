@@ -8,8 +8,8 @@
 #include <span>
 
 #include "kernels/attention.h"
+#include "kernels/linear.h"
 #include "kernels/rope.h"
-#include "kernels/unfinished_linear.h"
 
 namespace lockstep::kernels {
 
@@ -44,10 +44,14 @@ struct QkNormRopeCall {
 void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& stream);
 // The same, which first adds what qkv lacks. `keep`: qkv is read again by backward, so the sum is written to it.
 void qk_norm_rope_forward(const QkNormRopeCall& call, UnfinishedLinear qkv, bool keep, Stream& stream);
+// linear(qkv), then the same: q, k and v of qkv.y, which is left undefined unless qkv.keep_y. On a GPU many rows may be
+// one launch, which then leaves qkv.y unwritten. call.qk may be columns of qkv.y. Throws as linear(), too.
+void qk_norm_rope_forward(const QkNormRopeCall& call, const LinearCall& qkv, Stream& stream);
 
 // qk_norm_rope_forward that stores, without rstd, then attention_forward of its queries without stats into o [T, H K].
 // A decode step of few sequences on a GPU may be one launch, which then leaves qk unwritten. qkv is left undefined.
 void qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, UnfinishedLinear qkv, Stream& stream);
+void qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, const LinearCall& qkv, Stream& stream);
 
 // Backward of RoPE and of the q/k norm, in place: d_qkv holds dq', dk', dv and becomes dq, dk, dv (dv as it is).
 //   qkv      [T, (H + 2 C) K]   as qk_norm_rope_forward read it; only read with norms, as rstd

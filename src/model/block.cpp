@@ -12,20 +12,23 @@ kernels::QkNormRopeCall qk_norm_rope_call(int64_t layer, const Rows& rows, const
   return {.spec = qk_norm_rope_spec(layer, rows), .qk = t.qk, .rows = rows.attention};
 }
 
-kernels::UnfinishedLinear begin_qkv(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
-  const LayerWeights& w = weights_of(rows, layer);
-  const AdaptedLinear qkv = adapted(w.qkv, rows, t.h.qkv);
-  kernels::LinearCall call = qkv.forward(t.qkv, normed(x, w.input_norm, t.norm, t.norm_rstd, rows));
+AdaptedLinear qkv_layer(int64_t layer, const Rows& rows, const BlockTensors& t) {
+  return adapted(weights_of(rows, layer).qkv, rows, t.h.qkv);
+}
+kernels::LinearCall qkv_call(const AdaptedLinear& qkv, ConstTensor x, int64_t layer, const Rows& rows,
+                             const BlockTensors& t) {
+  kernels::LinearCall call =
+      qkv.forward(t.qkv, normed(x, weights_of(rows, layer).input_norm, t.norm, t.norm_rstd, rows));
   call.keep_y = keeps(t);
-  return kernels::begin_linear(call, *rows.stream);
+  return call;
 }
 
 // Computes the block up to its queries, and stores its keys and values.
 void forward_heads(ConstTensor x, int64_t layer, const Rows& rows, const BlockTensors& t) {
-  const Arena::Scope scope(*rows.arena);
+  const AdaptedLinear qkv = qkv_layer(layer, rows, t);
   kernels::QkNormRopeCall call = qk_norm_rope_call(layer, rows, t);
   call.rstd = t.qk_rstd;
-  kernels::qk_norm_rope_forward(call, begin_qkv(x, layer, rows, t), keeps(t), *rows.stream);
+  kernels::qk_norm_rope_forward(call, qkv_call(qkv, x, layer, rows, t), *rows.stream);
 }
 
 void forward_attention(int64_t layer, const Rows& rows, const BlockTensors& t) {
@@ -39,8 +42,8 @@ void forward_heads_and_attention(ConstTensor x, int64_t layer, const Rows& rows,
     forward_heads(x, layer, rows, t);
     return forward_attention(layer, rows, t);
   }
-  const Arena::Scope scope(*rows.arena);
-  kernels::qk_norm_rope_attention_forward(t.att, qk_norm_rope_call(layer, rows, t), begin_qkv(x, layer, rows, t),
+  const AdaptedLinear qkv = qkv_layer(layer, rows, t);
+  kernels::qk_norm_rope_attention_forward(t.att, qk_norm_rope_call(layer, rows, t), qkv_call(qkv, x, layer, rows, t),
                                           *rows.stream);
 }
 

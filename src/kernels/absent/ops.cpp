@@ -26,6 +26,9 @@ UnfinishedLinear begin_linear(const LinearCall&, Stream&) {
 UnfinishedLinear begin_linear_backward(const LinearBackwardCall&, Stream&) {
   refuse_without_cuda();
 }
+bool qk_norm_rope_forward(const QkNormRopeCall&, const LinearCall&, Stream&) {
+  refuse_without_cuda();
+}
 void lora_shrink(Tensor, ConstTensor, std::span<const LoraPair>, Stream&) {
   refuse_without_cuda();
 }

@@ -220,6 +220,12 @@ bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta,
   return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs, .act = call.act}, apart, stream);
 }
 
+bool tiled_heads(const LinearCall& call, const QkNormRopeCall& heads, ConstTensor x, const LoraDelta& delta,
+                 const std::function<void()>& apart, Stream& stream) {
+  const Matmul p = forward_matmul(call.y, x, call.weight, call.bias, call.residual, stream);
+  return by_tiles({.matmul = p, .h = delta.h, .pairs = delta.pairs, .heads = &heads}, apart, stream);
+}
+
 bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, const std::function<void()>& apart,
                     Stream& stream) {
   return by_tiles({.matmul = backward_matmul(call.dx, call.dy, call.weight, call.accumulate, stream),

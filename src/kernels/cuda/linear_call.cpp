@@ -46,6 +46,14 @@ Tensor h_of(const LinearAdapters& adapters, const ConstTensor& x) {
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
 }
 
+// Many rows, whose h is there, where the op that reads y adds h B and need not write it back: with h B only where one
+// launch is as fast as the matmul alone.
+UnfinishedLinear begin_after_h(const LinearCall& call, ConstTensor x, const LoraDelta& rest, Stream& stream) {
+  if (!rest.empty() && tiled_linear(call, x, rest, {}, stream)) return UnfinishedLinear(call.y);
+  linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);
+  return {call.y, rest};
+}
+
 // `writes_y`: if the adapter's part of y is missing at the end, y is written for it, by a pass of its own or by the op
 // that reads y.
 UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor h, bool writes_y, Stream& stream) {
@@ -65,8 +73,8 @@ UnfinishedLinear begin_one_adapter(const LinearCall& call, ConstTensor x, Tensor
       if (writes_y && tiled_linear_and_h(call, x, call.adapters.h, pairs, after_h, stream))
         return UnfinishedLinear(call.y);
       make_h();
-      if (tiled_linear(call, x, rest, writes_y ? apart : std::function<void()>(), stream))
-        return UnfinishedLinear(call.y);
+      if (!writes_y) return begin_after_h(call, x, rest, stream);
+      if (tiled_linear(call, x, rest, apart, stream)) return UnfinishedLinear(call.y);
       base();
     } else {
       // h that fits beside the matmul begins before it on the main queue (linear_ring.cu).
@@ -148,6 +156,24 @@ void linear(const LinearCall& call, Stream& stream) {
   if (!call.keep_y) return base_swiglu(call, stream);
   base_linear(call, stream);
   kernels::swiglu_forward(call.act, call.y, stream);
+}
+
+bool qk_norm_rope_forward(const QkNormRopeCall& heads, const LinearCall& call, Stream& stream) {
+  const LinearAdapters& adapters = call.adapters;
+  const int64_t rows = call.input.x[0];
+  if (call.keep_y || rows <= kMaxBesideRows || !(adapters.empty() || is_one_adapter(adapters, rows))) return false;
+  const ConstTensor x = normalized(call.input, stream);
+  LoraDelta delta;
+  if (!adapters.empty()) {
+    const Tensor h = h_of(adapters, x);
+    delta = {.h = h, .pairs = adapters.segments[0].pairs};
+    kernels::lora_shrink(h, x, delta.pairs, stream);
+  }
+  const auto apart = [&] {
+    kernels::qk_norm_rope_forward(heads, begin_after_h(call, x, delta, stream), false, stream);
+  };
+  if (!tiled_heads(call, heads, x, delta, apart, stream)) apart();
+  return true;
 }
 
 UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream) {

@@ -25,7 +25,7 @@ struct TiledKey {
   Key matmul;
   int64_t rank;
   size_t pairs;
-  bool sum, computes_h, swiglu;
+  bool sum, computes_h, swiglu, heads;
   auto operator<=>(const TiledKey&) const = default;
 };
 constexpr int kMaxCandidates = 10;  // of cuBLASLt
@@ -314,8 +314,8 @@ bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::func
   if (choices.how != KernelChoice::fastest) return true;
   const bool alone = choice.tiles.milliseconds <= choice.milliseconds;
   if (!apart || adds_in_place(tiled.matmul)) return alone;
-  const TiledKey key{key_of(tiled.matmul), total_rank(tiled.pairs), tiled.pairs.size(), tiled.sum,
-                     tiled.computes_h,     !tiled.act.empty()};
+  const TiledKey key{key_of(tiled.matmul), total_rank(tiled.pairs), tiled.pairs.size(),    tiled.sum,
+                     tiled.computes_h,     !tiled.act.empty(),      tiled.heads != nullptr};
   if (const auto found = choices.tiled.find(key); found != choices.tiled.end()) return found->second;
   if (is_capturing(stream)) return alone;
   const GpuTimer timer(stream_of(stream));

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "kernels/linear.h"
+#include "kernels/qk_norm_rope.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -29,6 +30,9 @@ bool tiled_linear_and_h(const LinearCall& call, ConstTensor x, Tensor h, std::sp
 // act = swiglu of it.
 bool tiled_swiglu(const LinearCall& call, ConstTensor x, const LoraDelta& delta, const std::function<void()>& apart,
                   Stream& stream);
+// qk_norm_rope_forward of it; y is not written.
+bool tiled_heads(const LinearCall& call, const QkNormRopeCall& heads, ConstTensor x, const LoraDelta& delta,
+                 const std::function<void()>& apart, Stream& stream);
 // dx (+)= dy W + the sum of delta's pairs.
 bool tiled_backward(const LinearBackwardCall& call, const LoraDelta& delta, const std::function<void()>& apart,
                     Stream& stream);

@@ -3,11 +3,14 @@
 // x and of the weight, which the two blocks of a cluster share; two warpgroups multiply them by wgmma, groups of 16 of
 // k in order, as everywhere. After a tile's last step the ring brings what the epilogue adds, the tile's h (where the
 // launch does not compute it) and B and its residual, so that nothing has to be waited for. The epilogue rounds as the
-// separate ops do: x W^T + residual once, and with h B again.
+// separate ops do: x W^T + residual once, and with h B again. It may also do what follows the matmul: SwiGLU, the sums
+// of a softmax, or q/k norm, RoPE and the KV store.
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/linear_tiles.h"
 #include "kernels/cuda/linear_tiles_epilogue.cuh"
+#include "kernels/cuda/linear_tiles_heads.cuh"
 #include "kernels/cuda/linear_tiles_logprob.cuh"
 #include "kernels/cuda/linear_tiles_ring.cuh"
 #include "kernels/cuda/swiglu.cuh"
@@ -43,11 +46,17 @@ __device__ void load_tiles(const TileMaps& maps, const TileCall& call, CopyRing 
 
 // ---- the warpgroups that compute ----
 
+// In place of TileHeads where the epilogue needs nothing that is loaded before a tile's matmul.
+struct NoHeads {
+  __device__ NoHeads(const TileCall&, const TileWalk&, const WarpRows&) {}
+};
+
 // Adds, rounds and stores a warp's rows of a tile, slab by slab. computed_h: of these rows, with Adds::computed; pairs:
-// of the slabs before, gates and ups apart.
-template <End kEnd, Adds kAdds>
+// of the slabs before, gates and ups apart; heads: End::heads.
+template <End kEnd, Adds kAdds, class Heads>
 __device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& call, const TileWalk& at, CopyRing& ring,
-                                            const WarpRows& mine, const RowRanks& computed_h, ColumnPair (&pairs)[2]) {
+                                            const WarpRows& mine, const RowRanks& computed_h, ColumnPair (&pairs)[2],
+                                            Heads& heads) {
   HeldStage adapter, residual;
   if constexpr (kAdds != Adds::nothing) adapter = HeldStage::take(ring);
   const auto make = [&](Words& words, int s) {
@@ -74,9 +83,13 @@ __device__ __forceinline__ void finish_tile(const Sums& sums, const TileCall& ca
 #pragma unroll
         for (int i = 0; i < 2; ++i) words[j][i] = swiglu_2(words[j][i], up[j][i]);
     }
-    store_slab(call, at, at.column + s * kSlab, words, mine);
+    if constexpr (kEnd == End::heads)
+      heads.take(s, words, call, mine);
+    else
+      store_slab(call, at, at.column + s * kSlab, words, mine);
   }
   if constexpr (kAdds != Adds::nothing) release(adapter.empty, mine.lane);
+  if constexpr (kEnd == End::heads) heads.finish(call);
 }
 
 template <bool kTransposed, End kEnd, Adds kAdds>
@@ -105,17 +118,18 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       for (TileWalk at = TileWalk::begin(call, cluster_rank()); !at.ended(call); at.next(call)) {
         Sums sums;
         RankSums h;
+        std::conditional_t<kEnd == End::heads, TileHeads, NoHeads> heads(call, at, mine);
         if (kAdds == Adds::computed && at.begins_run()) {
           accumulate<kTransposed, true>(sums, h, ring, call.steps, mine.block, mine.lane);
           const bool stored = call.h && at.column == 0;  // every run of these rows computes the same
           round_ranks(computed_h, h, call, at.row + 64 * mine.block + 16 * mine.warp, stored, mine.lane);
         } else {
-          accumulate<kTransposed, false>(sums, h, ring, call.steps, mine.block, mine.lane);
+          accumulate<kTransposed, false, kEnd == End::heads>(sums, h, ring, call.steps, mine.block, mine.lane);
         }
         if constexpr (kEnd == End::logprob || kEnd == End::logprob_entropy)
           finish_logits<kEnd == End::logprob_entropy>(sums, call, at, mine);
         else
-          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine, computed_h, pairs);
+          finish_tile<kEnd, kAdds>(sums, call, at, ring, mine, computed_h, pairs, heads);
       }
     }
     cluster_sync();  // the other block still copies to this one's memory and arrives at its barriers
@@ -146,6 +160,11 @@ TileCall call_of(const TileLinear& p) {
     call.y = data_of<bf16>(p.act), call.y_stride = p.act.row_stride;
     call.width = call.half_step = static_cast<int>(m.outputs / 2);
     call.column_step = kTileColumns / 2;
+  }
+  if (p.heads) {
+    call.y = data_of<bf16>(p.heads->qk), call.y_stride = p.heads->qk.row_stride;
+    call.heads = arguments_of(p.heads->qk, {}, p.heads->spec);
+    call.heads.store_in(p.heads->rows.device);
   }
   call.across = call.runs = pieces(call.width, call.column_step);
   if (p.computes_h) {
@@ -226,14 +245,25 @@ void launch(const TileLinear& p, cudaStream_t stream) {
 
 template <bool kTransposed, Adds kAdds>
 void launch_with(const TileLinear& p, cudaStream_t stream) {
-  if constexpr (!kTransposed && kAdds != Adds::computed)
+  if constexpr (!kTransposed && kAdds != Adds::computed) {
     if (!p.act.empty()) return launch<false, End::swiglu, kAdds>(p, stream);
+    if (p.heads) return launch<false, End::heads, kAdds>(p, stream);
+  }
   (p.matmul.end.residual ? launch<kTransposed, End::residual, kAdds> : launch<kTransposed, End::plain, kAdds>)(p,
                                                                                                                stream);
 }
 
 void launch_base(const Matmul& matmul, cudaStream_t stream) {
   run_tiles({.matmul = matmul}, stream);
+}
+
+// A tile has whole heads of 128, a lane 16 bytes of each of its rows.
+bool takes_heads(const TileLinear& p) {
+  const QkNormRopeCall& call = *p.heads;
+  const QkNormRopeArguments h = arguments_of(call.qk, {}, call.spec);
+  return !p.matmul.transposed && !p.matmul.end.residual && p.act.empty() && !p.sum && !p.computes_h &&
+         h.head_dim == kTileHeadDim && call.store && call.rows.device.sequences && call.rstd.empty() &&
+         rows_aligned(call.qk) && h.norms_aligned;
 }
 
 }  // namespace
@@ -245,6 +275,7 @@ bool tiles_take(const TileLinear& p) {
   if (m.end.y && !aligned_16(m.end.y, m.end.y_stride, m.outputs)) return false;
   if (m.end.residual && !aligned_16(m.end.residual, m.end.residual_stride, m.outputs)) return false;
   if (!p.act.empty() && (m.transposed || m.end.residual || !operand(p.act).aligned)) return false;
+  if (p.heads && !takes_heads(p)) return false;
   // A slab of ups has one pair.
   if (!p.act.empty() && p.pairs.size() > 1 && m.outputs / 2 % kSlab != 0) return false;
   if (p.pairs.empty()) return !p.computes_h;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/linear_small.cuh"
 #include "kernels/cuda/linear_tiles.h"
 #include "kernels/cuda/lora_wgmma.cuh"
+#include "kernels/cuda/qk_norm_rope_arguments.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -49,8 +50,9 @@ inline constexpr size_t kSharedBytesWith = kTileSharedBytes + kStages * (kStageB
 static_assert(kSharedBytesWith<Adds::computed> <= kMaxShared);
 
 // How it ends: y is stored; a residual is added before the first rounding, and y is stored; SwiGLU of y is stored; y
-// are logits, of which softmax's sums and weights are stored (TileLogprob).
-enum class End { plain, residual, swiglu, logprob, logprob_entropy };
+// are logits, of which softmax's sums and weights are stored (TileLogprob); y are heads, of which queries are stored
+// and keys and values go to the KV cache.
+enum class End { plain, residual, swiglu, logprob, logprob_entropy, heads };
 
 struct TileCall {
   bf16* y = nullptr;  // what is stored
@@ -70,6 +72,7 @@ struct TileCall {
   int pairs = 0;
   TilePair pair[kMaxSitePairs];
   TileLogprob logprob;
+  QkNormRopeArguments heads = {};  // End::heads
 
   // Calls f(p, pair[p]) for the pair that adds to a column. The loop is unrolled: an index that is known only at run
   // time would wait for constant memory, which takes a tenth of a tile's time.
@@ -87,6 +90,7 @@ struct TileCall {
 struct TileMaps {
   CUtensorMap x, w, residual, h, a, b[kMaxSitePairs];
 };
+static_assert(sizeof(TileMaps) + sizeof(TileCall) <= 4096);  // what the parameters of a launch may take
 
 // The tiles of a cluster, in an order in which clusters that run at the same time share rows of x and weights in the L2
 // cache: kRowPairs pairs of rows, then the next columns. Runs of several tiles: all columns of a pair of rows.
@@ -133,27 +137,40 @@ __device__ __forceinline__ void copy_box_to_both(uint32_t to, const CUtensorMap&
 
 // ---- matmuls ----
 
-#define LOCKSTEP_ROW(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define LOCKSTEP_ROWS_4(d, j) LOCKSTEP_ROW(d, j), LOCKSTEP_ROW(d, j + 1), LOCKSTEP_ROW(d, j + 2), LOCKSTEP_ROW(d, j + 3)
-#define LOCKSTEP_ROWS_8(d, j) LOCKSTEP_ROWS_4(d, j), LOCKSTEP_ROWS_4(d, j + 4)
+#define LOCKSTEP_ROW(how, d, j) how(d[j][0]), how(d[j][1]), how(d[j][2]), how(d[j][3])
+#define LOCKSTEP_ROWS_4(how, d, j) \
+  LOCKSTEP_ROW(how, d, j), LOCKSTEP_ROW(how, d, j + 1), LOCKSTEP_ROW(how, d, j + 2), LOCKSTEP_ROW(how, d, j + 3)
+#define LOCKSTEP_ROWS_8(how, d, j) LOCKSTEP_ROWS_4(how, d, j), LOCKSTEP_ROWS_4(how, d, j + 4)
+#define LOCKSTEP_TILE_STEP(how)                                                                          \
+  asm volatile(                                                                                          \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                                  \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "                                           \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "  \
+      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "  \
+      "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "  \
+      "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, "  \
+      "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, "    \
+      "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "      \
+      "%128, %129, add, 1, 1, 0, %131;\n}\n"                                                             \
+      : LOCKSTEP_ROWS_8(how, d, 0), LOCKSTEP_ROWS_8(how, d, 8), LOCKSTEP_ROWS_8(how, d, 16),             \
+        LOCKSTEP_ROWS_8(how, d, 24)                                                                      \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kByRows ? 1 : 0))
+#define LOCKSTEP_OUT(x) "=f"(x)
+#define LOCKSTEP_IN_OUT(x) "+f"(x)
 
-// d (+)= a b, 64 x 256 x 16, both in shared memory; a is K-major, b K-major or (kByRows) MN-major.
-template <bool kByRows>
+// d (+)= a b, 64 x 256 x 16, both in shared memory; a is K-major, b K-major or (kByRows) MN-major. kFresh: d is an
+// output only.
+template <bool kByRows, bool kFresh = false>
 __device__ __forceinline__ void tile_step(float (&d)[32][4], uint64_t a, uint64_t b, bool add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
-      "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
-      "%59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "
-      "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, "
-      "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, "
-      "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, add, 1, 1, 0, %131;\n}\n"
-      : LOCKSTEP_ROWS_8(d, 0), LOCKSTEP_ROWS_8(d, 8), LOCKSTEP_ROWS_8(d, 16), LOCKSTEP_ROWS_8(d, 24)
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kByRows ? 1 : 0));
+  if constexpr (kFresh)
+    LOCKSTEP_TILE_STEP(LOCKSTEP_OUT);
+  else
+    LOCKSTEP_TILE_STEP(LOCKSTEP_IN_OUT);
 }
+#undef LOCKSTEP_IN_OUT
+#undef LOCKSTEP_OUT
+#undef LOCKSTEP_TILE_STEP
 #undef LOCKSTEP_ROWS_8
 #undef LOCKSTEP_ROWS_4
 #undef LOCKSTEP_ROW

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/linear_small.cuh"
+#include "kernels/qk_norm_rope.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -22,6 +23,7 @@ struct TileLogprob {
 //   computes_h  h = x A of the one pair is computed here, from its a; `h` is not read, and computed_h, if it is not
 //               empty, gets it
 //   act    not empty: y is gates and ups, and only swiglu_forward(y) is stored, here
+//   heads   y is qkv, and only qk_norm_rope_forward(y) is stored, here; or nullptr
 //   logprob  with pieces: without adapter and residual; y gets exp(z - the piece's largest), or is nullptr
 struct TileLinear {
   Matmul matmul;
@@ -30,6 +32,7 @@ struct TileLinear {
   bool sum = false, computes_h = false;
   Tensor computed_h = {};
   Tensor act = {};
+  const QkNormRopeCall* heads = nullptr;
   TileLogprob logprob = {};
 };
 bool tiles_take(const TileLinear& call);

@@ -159,17 +159,15 @@ struct WarpRows {
   }
 };
 
-// Stores a warp's rows of the 64 columns from `column` on. They pass through its shared memory so that a lane stores 16
-// bytes and a quarter of a warp a line of 128.
-__device__ __forceinline__ void store_slab(const TileCall& call, const TileWalk& at, int column, const Words& words,
-                                           const WarpRows& mine) {
-  const int lane = mine.lane, row0 = at.row + 64 * mine.block + 16 * mine.warp + lane / 8;
+// A warp's rows of a slab pass through its shared memory, so that a lane has 16 bytes of each of four rows and a
+// quarter of a warp a line of 128: values[i] is chunk lane % 8 of row 4 i + lane / 8. __syncwarp() must follow.
+__device__ __forceinline__ void pass_slab(uint4 (&values)[4], const Words& words, const WarpRows& mine) {
+  const int lane = mine.lane;
 #pragma unroll
   for (int j = 0; j < kChunks; j += 2)
     stmatrix_x4(chunk_at(mine.memory + lane % 16 * 128, j, lane),
                 {words[j][0], words[j][1], words[j + 1][0], words[j + 1][1]});
   __syncwarp();
-  uint4 values[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int r = 4 * i + lane / 8;
@@ -178,6 +176,14 @@ __device__ __forceinline__ void store_slab(const TileCall& call, const TileWalk&
                  : "r"(mine.memory + r * 128 + ((lane ^ r) & 7) * 16)
                  : "memory");
   }
+}
+
+// Stores a warp's rows of the 64 columns from `column` on.
+__device__ __forceinline__ void store_slab(const TileCall& call, const TileWalk& at, int column, const Words& words,
+                                           const WarpRows& mine) {
+  const int lane = mine.lane, row0 = at.row + 64 * mine.block + 16 * mine.warp + lane / 8;
+  uint4 values[4];
+  pass_slab(values, words, mine);
   const int lane_column = column + lane % 8 * 8;
   bf16* const y = call.y + row0 * call.y_stride + lane_column;
 #pragma unroll

@@ -76,8 +76,22 @@ __device__ __forceinline__ void release(uint32_t empty, int lane) {
 
 using RankSums = float[kComputedRanks / 8][4];  // of h of a warpgroup's 64 rows
 
+// A tile's first step, which does not read the sums.
+template <bool kTransposed>
+__device__ __forceinline__ void multiply_first(Sums& sums, const CopyRing& ring, int block) {
+  barrier_wait(ring.full(), ring.parity);
+  const uint64_t x = tile_descriptor(ring.at()) + block * kNextRows, w = tile_descriptor(ring.at() + kXBytes);
+  tile_step<kTransposed, true>(sums, x, w, false);
+#pragma unroll
+  for (int k = 1; k < 4; ++k)
+    tile_step<kTransposed>(sums, x + column_step(k), w + (kTransposed ? row_step(k) : column_step(k)), true);
+  wgmma_commit();
+}
+
 // x W^T of the rows of block `block` of 64, and (kComputes) x A. The ring moves on behind the tile's steps.
-template <bool kTransposed, bool kComputes>
+// kFirstApart: the first step is code of its own. Otherwise the compiler takes the sums of the tile before for an input
+// and keeps their registers, so that the epilogue is left with half of all.
+template <bool kTransposed, bool kComputes, bool kFirstApart = false>
 __device__ __forceinline__ void accumulate(Sums& sums, RankSums& h, CopyRing& ring, int steps, int block, int lane) {
   uint32_t previous = 0;  // the `empty` barrier of the step before
   if constexpr (kComputes) {
@@ -88,8 +102,13 @@ __device__ __forceinline__ void accumulate(Sums& sums, RankSums& h, CopyRing& ri
     pin(h);
   }
   wgmma_fence();
+  if constexpr (kFirstApart) {
+    multiply_first<kTransposed>(sums, ring, block);
+    previous = ring.empty();
+    ring.next();
+  }
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step, ring.next()) {
+  for (int step = kFirstApart ? 1 : 0; step < steps; ++step, ring.next()) {
     barrier_wait(ring.full(), ring.parity);
     const uint64_t x = tile_descriptor(ring.at()) + block * kNextRows, w = tile_descriptor(ring.at() + kXBytes);
 #pragma unroll

@@ -32,6 +32,8 @@ void embedding_gather(Tensor y, const PackedWeight& weight, std::span<const int3
 void linear(const LinearCall& call, Stream& stream);
 UnfinishedLinear begin_linear(const LinearCall& call, Stream& stream);
 UnfinishedLinear begin_linear_backward(const LinearBackwardCall& call, Stream& stream);
+// Many rows whose qkv is not kept. Returns false if nothing was done.
+bool qk_norm_rope_forward(const QkNormRopeCall& call, const LinearCall& qkv, Stream& stream);
 
 // lora.cu
 void lora_shrink(Tensor h, ConstTensor x, std::span<const LoraPair> pairs, Stream& stream);

@@ -1,7 +1,7 @@
-// q/k norm and RoPE of one head of one row, by kLanes neighbouring threads: shared by qk_norm_rope.cu and
-// attention_decode_heads.cu, so both give the same bits. Thread i holds elements 8i .. 8i+7 of the lower half and the
-// same of the upper half, which are the pairs that rotate together. head_dim is a multiple of 16 up to 16 * kLanes, so
-// a thread has all of its elements or none; then they are 0.
+// q/k norm and RoPE of one head of one row, by kLanes neighbouring threads: shared by qk_norm_rope.cu,
+// linear_tiles_heads.cuh and attention_decode_heads.cu, so all give the same bits. Thread i holds elements 8i .. 8i+7
+// of the lower half and the same of the upper half, which are the pairs that rotate together. head_dim is a multiple of
+// 16 up to 16 * kLanes, so a thread has all of its elements or none; then they are 0.
 #pragma once
 
 #include "kernels/cuda/rmsnorm.cuh"
@@ -44,6 +44,25 @@ __device__ __forceinline__ void two_rstds(float (&rstd)[2], const float (&sum)[2
   for (int offset = kApart / 2; offset >= kStride; offset /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, offset));
   const float mine = rstd_of(x, head_dim, eps), other = __shfl_xor_sync(~0u, mine, kApart);
   rstd[0] = second ? other : mine, rstd[1] = second ? mine : other;
+}
+// The same of as many heads as one has threads: neighbouring ones, of which thread i completes the i-th sum.
+template <int kLanes>
+__device__ __forceinline__ void many_rstds(float (&rstd)[kLanes], const float (&sum)[kLanes], int head_dim, float eps) {
+  float part[kLanes];
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) part[i] = sum[i];
+#pragma unroll
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+    const bool second = threadIdx.x & apart;
+#pragma unroll
+    for (int i = 0; i < apart; ++i) {
+      const float kept = second ? part[i + apart] : part[i], given = second ? part[i] : part[i + apart];
+      part[i] = __fadd_rn(kept, __shfl_xor_sync(~0u, given, apart));
+    }
+  }
+  const float mine = rstd_of(part[0], head_dim, eps);
+#pragma unroll
+  for (int i = 0; i < kLanes; ++i) rstd[i] = __shfl_sync(~0u, mine, i, kLanes);
 }
 __device__ __forceinline__ void scale_head(float (&x)[8], float rstd, const float (&norm)[8]) {
 #pragma unroll

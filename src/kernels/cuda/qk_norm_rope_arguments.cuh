@@ -1,4 +1,4 @@
-// Arguments of the q/k norm + RoPE kernels (qk_norm_rope.cu, qk_norm_rope_delta.cu).
+// Arguments of the q/k norm + RoPE kernels (qk_norm_rope.cu, qk_norm_rope_delta.cu, linear_tiles_heads.cuh).
 #pragma once
 
 #include "kernels/cuda/ops.h"
@@ -36,13 +36,19 @@ struct QkNormRopeArguments {
   __device__ int64_t angles_at(int64_t row, int low) const { return int64_t{positions[row]} * (head_dim / 2) + low; }
 };
 
-// Where the key or value of a row is stored; `head` counts queries and keys first.
-__device__ __forceinline__ bf16* stored(const QkNormRopeArguments& h, int64_t row, int position, int head) {
-  const DeviceSequence& sequence = h.sequences[h.sequence_of_row[row]];
-  bf16* block = static_cast<bf16*>(h.blocks[sequence.block_begin + position / kKvBlock]) + h.kv_offset;
+// The block of a sequence's position: its index in h.blocks.
+__device__ __forceinline__ int64_t block_index(const QkNormRopeArguments& h, int sequence, int position) {
+  return h.sequences[sequence].block_begin + position / kKvBlock;
+}
+// The place of a key or value among those of its block; `head` counts queries and keys first.
+__device__ __forceinline__ int64_t place_in_block(const QkNormRopeArguments& h, int position, int head) {
   // A block's values follow its keys.
-  const int64_t at = static_cast<int64_t>(head - h.heads) * kKvBlock + position % kKvBlock;
-  return block + at * h.head_dim;
+  return static_cast<int64_t>(head - h.heads) * kKvBlock + position % kKvBlock;
+}
+// Where the key or value of a row is stored.
+__device__ __forceinline__ bf16* stored(const QkNormRopeArguments& h, int64_t row, int position, int head) {
+  bf16* block = static_cast<bf16*>(h.blocks[block_index(h, h.sequence_of_row[row], position)]) + h.kv_offset;
+  return block + place_in_block(h, position, head) * h.head_dim;
 }
 
 inline QkNormRopeArguments arguments_of(const ConstTensor& qkv, const ConstTensor& rstd, const QkNormRopeSpec& spec) {
