@@ -166,6 +166,27 @@ TEST_F(LinearFusedCuda, NormInside) {
   check_norm(3, 1000, 64);
 }
 
+// Blocks of the kernel for one row claim the tiles behind their first ones, and a launch may begin before the one ahead
+// has ended.
+TEST_F(LinearFusedCuda, LaunchesInARowComputeAllTiles) {
+  constexpr int64_t kOutputs = 70000, kDepth = 512;
+  const Arena::Scope scope(bench_->arena);
+  const PackedWeight w = weight(kOutputs, kDepth);
+  const Tensor norm_weight = floats(kDepth, 4), x = activations(6, kDepth, 2), norm = activations(6, kDepth, 0);
+  const Tensor apart = activations(6, kOutputs, 0), together = activations(6, kOutputs, 0);
+  rmsnorm_forward(norm, {}, x, norm_weight, 1e-6f, *stream_);
+  linear({.y = apart, .input = {.x = norm}, .weight = w}, *stream_);
+  for (int64_t row = 0; row < 6; ++row)
+    linear({.y = together.rows(row, row + 1),
+            .input = {.x = x.rows(row, row + 1),
+                      .norm_weight = norm_weight,
+                      .norm_eps = 1e-6f,
+                      .norm = norm.rows(row, row + 1)},
+            .weight = w},
+           *stream_);
+  expect_same(together, apart, "six launches");
+}
+
 // Outputs of the smallest matmul whose kernel is chosen.
 constexpr int64_t smallest_outputs(int64_t depth) {
   return ((1 << 18) / depth / 64 + 1) * 64;

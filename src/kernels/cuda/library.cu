@@ -48,7 +48,7 @@ class Handles {
 
 Library::Library(Stream&)
     : workspace(kWorkspaceBytes, Buffer::Fill::none, Device::cuda),
-      counters((4 + kMaxReady) * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda),
+      counters((4 + kMaxReady + 2) * sizeof(uint32_t), Buffer::Fill::zero, Device::cuda),
       h_exchange(kExchangeBytes, Buffer::Fill::zero, Device::cuda),
       attention_parts(kAttentionPartBytes, Buffer::Fill::zero, Device::cuda) {
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");

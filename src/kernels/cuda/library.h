@@ -17,7 +17,7 @@ struct Staging;        // pack.cu: pinned host buffers for uploads
 struct Library {
   cublasLtHandle_t blas = nullptr;
   Buffer workspace;  // of cuBLASLt
-  // Zero between launches: the first of linear_ring_adapter.cuh, attention_counters(), ready_counters().
+  // Zero between launches: the first of linear_ring_adapter.cuh, attention_counters(), ready_counters(), tile_claims().
   Buffer counters;
   Buffer h_exchange;            // zero between launches: of linear_ring_adapter.cuh
   Buffer attention_parts;       // zero between launches: of attention_decode_exchange.cuh
@@ -35,6 +35,7 @@ struct Library {
   static constexpr int64_t kAttentionPartBytes = 128 * 8192;  // 8 KB for each of 128 thread blocks
   uint32_t* attention_counters() const { return static_cast<uint32_t*>(counters.data()) + 2; }
   uint32_t* ready_counters() const { return static_cast<uint32_t*>(counters.data()) + 4; }  // kMaxReady
+  uint32_t* tile_claims() const { return ready_counters() + kMaxReady; }                    // 2, of linear_row.cu
 };
 
 Library& library_of(Stream& stream);  // created at the first use; DeviceError

@@ -115,7 +115,7 @@ bool normed_linear_forward(Tensor y, const LinearInput& input, const PackedWeigh
   Library& library = library_of(stream);
   const Matmul p = forward_matmul(y, input.x, weight, bias, {}, stream);
   const RowNorm norm = norm_of(input);
-  const RowMatmul row{.matmul = p, .norm = norm, .swiglu = swiglu};
+  const RowMatmul row{.matmul = p, .norm = norm, .swiglu = swiglu, .claims = library.tile_claims()};
   if (row_matmul(row, library.multiprocessors, stream_of(stream))) return true;
   if (swiglu) return ring_swiglu(p, norm, nullptr, library.multiprocessors, stream_of(stream));
   if (!suits_normed(p, input)) return false;

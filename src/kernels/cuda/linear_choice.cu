@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -32,10 +33,9 @@ constexpr int kMaxCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight; smaller ones are not timed
-// Of few rows' kernels that take about the same time the one with the fewest outputs per block is used, among those
-// that load beside the launch ahead, if there are any. Chance would choose another one in each run, and for each matmul
-// of a layer, whose kernels share the instruction cache.
-constexpr float kNearlyFastest = 1.1f;
+// Of few rows' kernels that take about the same time chance would choose another one in each run, and for each matmul
+// of a layer, whose kernels share the instruction cache (preferred()).
+constexpr float kNearlyFastest = 1.1f, kAsFast = 1.05f;
 // The number of rows is rounded up to a bucket, and each bucket has one choice. Choosing takes up to half a second for
 // the vocabulary's weight, so large sizes share a few buckets: a step's last micro-batch has another size each time.
 int64_t bucket_of(int64_t rows) {
@@ -177,8 +177,25 @@ int64_t blocks_of(const SmallKernel& kernel, const Matmul& p) {
   const auto pieces = [](int64_t all, int64_t of) { return (all + of - 1) / of; };
   return pieces(p.outputs, kernel.rows) * pieces(p.x.rows, kernel.tokens);
 }
-bool loads_beside(const SmallKernel& kernel, const Matmul& p, int multiprocessors) {
-  return loads_beside(p, blocks_of(kernel, p), kernel.held_columns, multiprocessors);
+
+// A kernel of few rows, from few to many outputs per block: its time, and the blocks of its launch with those of h.
+struct RingTime {
+  const SmallKernel* kernel;
+  float milliseconds;
+  int64_t blocks;
+};
+// Which of them to use for up to kFewRows rows: the first that loads beside the launch ahead, if that is nearly the
+// fastest. Else, of those that are as fast, the one with the fewest blocks, but at least half as many as there are
+// multiprocessors: enough to load as fast as memory delivers, and the blocks of the launch behind begin on the others.
+RingTime preferred(std::span<const RingTime> rings, const Matmul& p, int multiprocessors) {
+  const float least = std::ranges::min_element(rings, {}, &RingTime::milliseconds)->milliseconds;
+  const auto is_near = [&](const RingTime& ring) { return ring.milliseconds <= kNearlyFastest * least; };
+  for (const RingTime& ring : rings)
+    if (is_near(ring) && loads_beside(p, blocks_of(*ring.kernel, p), ring.kernel->held_columns, multiprocessors))
+      return ring;
+  for (size_t i = rings.size(); i-- > 0;)
+    if (rings[i].milliseconds <= kAsFast * least && 2 * rings[i].blocks >= multiprocessors) return rings[i];
+  return *std::ranges::find_if(rings, is_near);
 }
 
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
@@ -224,15 +241,11 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   if (least == std::numeric_limits<float>::infinity())
     tell_of_plain_kernel(p, "no other kernel has its bits");
   else if (timed && best.kernel && best.kernel->ring() && bucket <= kFewRows) {
-    const auto nearly = [&](const KernelTime& ring) {
-      return ring.kernel && ring.milliseconds <= kNearlyFastest * least;
-    };
-    const auto beside = [&](const KernelTime& ring) {
-      return nearly(ring) && loads_beside(*ring.kernel, p, library.multiprocessors);
-    };
-    const auto* chosen = std::ranges::find_if(rings, beside);
-    if (chosen == rings.end()) chosen = std::ranges::find_if(rings, nearly);
-    best.kernel = chosen->kernel, least = chosen->milliseconds;
+    std::vector<RingTime> times;
+    for (const KernelTime& ring : std::span(rings).first(num_rings))
+      times.push_back({ring.kernel, ring.milliseconds, blocks_of(*ring.kernel, p)});
+    const RingTime chosen = preferred(times, p, library.multiprocessors);
+    best.kernel = chosen.kernel, least = chosen.milliseconds;
   }
   best.milliseconds = least;
   best.rings = rings;
@@ -286,22 +299,17 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
   // What an adapter costs outside its matmul's launch: two more launches, one of them on a second queue.
   constexpr float kApartMilliseconds = 0.004f;
   const auto waves = [&](int64_t blocks) { return (blocks + library.multiprocessors - 1) / library.multiprocessors; };
-  const SmallKernel* best = nullptr;
-  bool has_beside = false;
-  float least = choice.milliseconds + kApartMilliseconds;
-  const float tolerance = p.x.rows <= kFewRows ? kNearlyFastest : 1.0f;
+  std::vector<RingTime> faster;
   for (const KernelTime& ring : choice.rings) {
     if (!ring.kernel || !ring.kernel->can_expand(shrinks)) continue;
     const int64_t blocks = blocks_of(*ring.kernel, p);
     const int64_t all = blocks + shrinks.blocks(p.x.rows, kRingHTokens);
     const float expected = ring.milliseconds * static_cast<float>(waves(all)) / static_cast<float>(waves(blocks));
-    // The kernels come from few to many outputs, so a later one has to be clearly faster. The first one that loads
-    // beside the launch ahead may be a little slower.
-    const bool first_beside = !has_beside && loads_beside(*ring.kernel, p, library.multiprocessors);
-    if (first_beside ? expected >= tolerance * least : expected * (best ? tolerance : 1) >= least) continue;
-    least = expected, best = ring.kernel, has_beside |= first_beside;
+    if (expected < choice.milliseconds + kApartMilliseconds) faster.push_back({ring.kernel, expected, all});
   }
-  return best;
+  if (faster.empty()) return nullptr;
+  if (p.x.rows <= kFewRows) return preferred(faster, p, library.multiprocessors).kernel;
+  return std::ranges::min_element(faster, {}, &RingTime::milliseconds)->kernel;
 }
 
 bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::function<void()>& apart, Stream& stream) {

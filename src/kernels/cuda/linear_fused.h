@@ -7,11 +7,12 @@
 namespace lockstep::kernels::cuda {
 
 // linear_row.cu: one row, its norm and a matmul without residual. `swiglu`: w is gates, then as many ups; y is the
-// activation.
+// activation. `claims`: two numbers in device memory, 0 between launches, that no kernel uses beside this one.
 struct RowMatmul {
   Matmul matmul;
   RowNorm norm;
   bool swiglu = false;
+  uint32_t* claims = nullptr;
 };
 bool row_matmul(const RowMatmul& matmul, int multiprocessors, cudaStream_t stream);
 

@@ -146,6 +146,11 @@ constexpr std::array<SmallKernel, 4> kernels_of() {
   return {kernel_of<kTokens, 16, 2 * kBoxes>(), kernel_of<kTokens, 24, kBoxes>(), kernel_of<kTokens, 48, kBoxes>(),
           kernel_of<kTokens, 64, kBoxes>()};
 }
+// With 32 outputs 4,096 of them take one block per multiprocessor.
+std::array<SmallKernel, 5> kernels_of_8() {
+  const std::array<SmallKernel, 4> some = kernels_of<8, 4>();
+  return {some[0], some[1], kernel_of<8, 32, 4>(), some[2], some[3]};
+}
 // For small N: two blocks share the outputs, and each has half of the tokens.
 std::array<SmallKernel, 6> kernels_of_32() {
   const std::array<SmallKernel, 4> whole = kernels_of<32, 2>();
@@ -301,11 +306,13 @@ bool ring_h(const Operand& x, const LoraShrinks& shrinks, cudaStream_t stream) {
 }
 
 std::span<const SmallKernel> ring_kernels(const Matmul& p, int64_t rows) {
-  static const std::array of_8 = kernels_of<8, 4>(), of_16 = kernels_of<16, 4>();
+  static const std::array of_8 = kernels_of_8();
+  static const std::array of_16 = kernels_of<16, 4>();
   static const std::array of_32 = kernels_of_32(), of_many = kernels_of_many();
   static const std::array of_64 = kernels_of_64();
   if (!has_copy_engine() || !suits_boxes_map(p.x) || !suits_boxes_map(p.w) || rows > kRingRows) return {};
-  if (rows <= 16) return rows <= 8 ? of_8 : of_16;
+  if (rows <= 8) return of_8;
+  if (rows <= 16) return of_16;
   if (rows > kRingTileRows) return of_many;
   if (rows <= 32) return of_32;
   return of_64;

@@ -1,7 +1,8 @@
 // Matmuls of one row that is normalized first, on compute capability 9.0: the ring of linear_ring.cu holds only the
 // weights. The row itself is in shared memory as a whole; the block's warps compute its norm while weights are being
-// loaded. Outputs are divided into tiles of which a block takes every gridDim.x-th, so that the ring never drains
-// between two of them.
+// loaded. Outputs are divided into tiles, and a block computes one after the other, so that the ring never drains
+// between two of them. Its first tiles are every gridDim.x-th; then it claims whichever is next, because some blocks
+// begin while the kernel ahead still has most of the multiprocessors, and not all are equally fast.
 //
 // One kernel covers all options and tile heights: a decode step is a sequence of such matmuls, and code that the
 // previous one has run is still in the instruction cache.
@@ -22,12 +23,19 @@ constexpr int64_t kSmallestWeight = int64_t{1} << 23;
 // More than half, because a second block of the same matmul on one multiprocessor would slow the first one down while
 // other multiprocessors are idle.
 constexpr int64_t kMinShared = 116 << 10;
+// A block's tiles lie in shared memory for its computing warps: more than the ring has stages.
+constexpr int kTileSlots = 2 * CopyRing::kMaxStages;
 
 struct Launch {
   RowMatmul row;
   int tile_rows = 0, tiles = 0, steps = 0, stages = 0;
+  int own_tiles = 0;         // of each block; the others are claimed, if there are any
   uint32_t slack_bytes = 0;  // after the last stage, where the row is stored
 };
+// From the row to the slots behind it.
+__host__ __device__ constexpr uint32_t slots_at(int steps) {
+  return row_bytes(steps * kStageColumns);
+}
 
 [[maybe_unused]] __device__ void put_row(uint32_t to, int padded, const RowMatmul& row, int warp, int lane) {
   const int width = static_cast<int>(row.matmul.x.cols);
@@ -107,26 +115,46 @@ struct WeightLoader {
   const CUtensorMap& map;
   const Launch& l;
   CopyRing ring;
-  int tile, step = 0, loaded = 0;
+  uint32_t slots;
+  int tile, number = 0, step = 0;  // number: of the block's tiles before this one
+  int next = 0;                    // the tile behind it
 
   __device__ bool more() const { return tile < l.tiles; }
+  __device__ bool claims_next() const { return number + 1 >= l.own_tiles; }
+  __device__ void find_next() {
+    const int blocks = static_cast<int>(gridDim.x);
+    next = claims_next() ? l.own_tiles * blocks + static_cast<int>(atomicAdd(l.row.claims, 1u)) : tile + blocks;
+  }
   __device__ void load() {
+    // Whoever waits for the tile's last stage sees which tile follows.
+    if (step == l.steps - 1)
+      asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(slots + (number + 1) % kTileSlots * 4), "r"(next) : "memory");
     barrier_expect(ring.full(), ring.stage_bytes);
     const int groups = l.tile_rows / (l.row.swiglu ? 16 : 8);
     copy_slabs(ring.at(), map, tile * groups, step * kBoxes, ring.full());
-    ring.next(), ++loaded;
-    if (++step == l.steps) step = 0, tile += static_cast<int>(gridDim.x);
+    ring.next();
+    if (++step == l.steps) step = 0, tile = next, ++number;
   }
+  // No stage that is loaded here is the last one of a tile behind which one is claimed.
   __device__ void start() {
     prefetch_map(map);
     ring.init(kWarpgroup / 32);
-    while (more() && loaded < ring.stages) load();
+    for (int loaded = 0; more() && loaded < ring.stages; ++loaded) {
+      if (step == 0 && !claims_next()) find_next();
+      load();
+    }
   }
+  // Behind the kernels ahead, so that nobody else claims. A claim takes time, so it is made when a tile begins.
   __device__ void go_on() {
+    wait_for_previous();
+    if (more() && (step == 0 || claims_next())) find_next();
     while (more()) {
       barrier_wait(ring.empty(), ring.parity ^ 1);
       load();
+      if (step == 0 && more()) find_next();
     }
+    if (l.own_tiles <= l.tiles && atomicAdd(l.row.claims + 1, 1u) == gridDim.x - 1)
+      l.row.claims[0] = l.row.claims[1] = 0;
   }
 };
 
@@ -140,10 +168,10 @@ __global__ void __launch_bounds__(kThreads)
                   .stage_bytes = kBoxes * box_bytes,
                   .stages = l.stages,
                   .slack_bytes = l.slack_bytes};
-    const uint32_t row = ring.shared + l.stages * ring.stage_bytes;
+    const uint32_t row = ring.shared + l.stages * ring.stage_bytes, slots = row + slots_at(l.steps);
     let_next_begin();
     if (warp == kWarpgroup / 32) {
-      WeightLoader loader{.map = w, .l = l, .ring = ring, .tile = static_cast<int>(blockIdx.x)};
+      WeightLoader loader{.map = w, .l = l, .ring = ring, .slots = slots, .tile = static_cast<int>(blockIdx.x)};
       if (lane == 0) loader.start();
       __syncthreads();
       if (lane == 0) loader.go_on();
@@ -152,10 +180,11 @@ __global__ void __launch_bounds__(kThreads)
     put_row(row, l.steps * kStageColumns, l.row, warp, lane);
     __syncthreads();
 #pragma unroll 1
-    for (int tile = static_cast<int>(blockIdx.x); tile < l.tiles; tile += static_cast<int>(gridDim.x)) {
+    for (int number = 1, tile = static_cast<int>(blockIdx.x); tile < l.tiles; ++number) {
       const Ends ends(l, tile, warp, lane);
       float acc[1][4] = {};
       accumulate_tile(acc, l.steps, ring, row, box_bytes, lane);
+      asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(tile) : "r"(slots + number % kTileSlots * 4) : "memory");
       ends.store(l, acc);
     }
   } else {
@@ -183,21 +212,28 @@ bool row_matmul(const RowMatmul& row, int multiprocessors, cudaStream_t stream) 
       !suits_slab_map(p.w, row.swiglu) || p.w.rows * p.w.cols < kSmallestWeight || !row.norm.weight || p.end.residual ||
       p.x.cols > kWidestNorm || reinterpret_cast<uintptr_t>(row.norm.weight) % 16 != 0)
     return false;
-  const int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
-  const int64_t tiles = (p.outputs + tile_rows - 1) / tile_rows;
+  const auto tiles_of = [&](int rows) { return (p.outputs + rows - 1) / rows; };
+  // Where blocks have one tile each (q, k and v), an eighth of the multiprocessors is left to the launch behind: blocks
+  // of attention begin there and ask for keys and values early.
+  const int most = multiprocessors - multiprocessors / 8;
+  int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, most);
+  if (tiles_of(tile_rows) > most) tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
+  const int64_t tiles = tiles_of(tile_rows), blocks = std::min<int64_t>(tiles, multiprocessors);
   const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, stage_bytes = int64_t{kBoxes} * tile_rows * 128;
   // The last box's wgmma reads beyond the ring.
   const int64_t slack =
-      std::max<int64_t>(row_bytes(static_cast<int>(steps) * kStageColumns), (kTileOutputs - tile_rows) * 128);
-  const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes, blocks = std::min<int64_t>(tiles, multiprocessors);
+      std::max<int64_t>(slots_at(static_cast<int>(steps)) + 4 * kTileSlots, (kTileOutputs - tile_rows) * 128);
+  const int64_t fixed = 1024 + slack + CopyRing::kBarrierBytes;
   const int64_t wanted = steps * ((tiles + blocks - 1) / blocks);
   const int64_t stages = std::min({wanted, (int64_t{kMaxShared} - fixed) / stage_bytes, int64_t{CopyRing::kMaxStages}});
+  const int64_t own_tiles = (stages + steps) / steps;
   allow_shared<row_kernel>(kMaxShared);
   const Launch arguments{.row = row,
                          .tile_rows = tile_rows,
                          .tiles = static_cast<int>(tiles),
                          .steps = static_cast<int>(steps),
                          .stages = static_cast<int>(stages),
+                         .own_tiles = static_cast<int>(own_tiles * blocks < tiles ? own_tiles : tiles + 1),
                          .slack_bytes = static_cast<uint32_t>(slack)};
   launch_early(row_kernel, static_cast<unsigned>(blocks), kThreads,
                static_cast<size_t>(std::max(kMinShared, fixed + stages * stage_bytes)), stream,
