@@ -45,7 +45,8 @@ void qk_norm_rope_forward(const QkNormRopeCall& call, ConstTensor qkv, Stream& s
 // The same, which first adds what qkv lacks. `keep`: qkv is read again by backward, so the sum is written to it.
 void qk_norm_rope_forward(const QkNormRopeCall& call, UnfinishedLinear qkv, bool keep, Stream& stream);
 // linear(qkv), then the same: q, k and v of qkv.y, which is left undefined unless qkv.keep_y. On a GPU many rows may be
-// one launch, which then leaves qkv.y unwritten. call.qk may be columns of qkv.y. Throws as linear(), too.
+// one launch, which then leaves qkv.y unwritten. call.qk may be the first columns of qkv.y; it overlaps neither
+// qkv.input.x nor qkv.input.norm. Throws as begin_linear(), too.
 void qk_norm_rope_forward(const QkNormRopeCall& call, const LinearCall& qkv, Stream& stream);
 
 // qk_norm_rope_forward that stores, without rstd, then attention_forward of its queries without stats into o [T, H K].

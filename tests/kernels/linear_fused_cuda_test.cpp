@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/graph.h"
 #include "kernels/bench_cuda.h"
 #include "kernels/linear.h"
 #include "kernels/rmsnorm.h"
@@ -166,25 +167,49 @@ TEST_F(LinearFusedCuda, NormInside) {
   check_norm(3, 1000, 64);
 }
 
-// Blocks of the kernel for one row claim the tiles behind their first ones, and a launch may begin before the one ahead
-// has ended.
+// Blocks of the kernel for one row claim the tiles behind their first ones. On 132 and 114 multiprocessors these do,
+// and when a block first claims it has begun to load a tile (but for 131080 x 64 above and 70016 x 512).
+TEST_F(LinearFusedCuda, ClaimedTiles) {
+  for (const auto& [outputs, depth] : {std::pair<int64_t, int64_t>{10240, 5120}, {33000, 1024}})
+    check_norm(1, outputs, depth);
+  for (const auto& [outputs, depth] : {std::pair<int64_t, int64_t>{20480, 1024}, {12304, 2560}, {70016, 512}})
+    check_swiglu({1}, outputs / 2, depth);
+}
+
+// A launch may begin before the one ahead has ended, with which it shares the numbers of claimed tiles.
 TEST_F(LinearFusedCuda, LaunchesInARowComputeAllTiles) {
-  constexpr int64_t kOutputs = 70000, kDepth = 512;
+  constexpr int64_t kOutputs = 70016, kDepth = 512, kRows = 6;
   const Arena::Scope scope(bench_->arena);
   const PackedWeight w = weight(kOutputs, kDepth);
-  const Tensor norm_weight = floats(kDepth, 4), x = activations(6, kDepth, 2), norm = activations(6, kDepth, 0);
-  const Tensor apart = activations(6, kOutputs, 0), together = activations(6, kOutputs, 0);
+  const Tensor norm_weight = floats(kDepth, 4), x = activations(kRows, kDepth, 2), norm = activations(kRows, kDepth, 0);
+  const Tensor apart = activations(kRows, kOutputs, 0), act_apart = activations(kRows, kOutputs / 2, 0);
   rmsnorm_forward(norm, {}, x, norm_weight, 1e-6f, *stream_);
   linear({.y = apart, .input = {.x = norm}, .weight = w}, *stream_);
-  for (int64_t row = 0; row < 6; ++row)
-    linear({.y = together.rows(row, row + 1),
-            .input = {.x = x.rows(row, row + 1),
-                      .norm_weight = norm_weight,
-                      .norm_eps = 1e-6f,
-                      .norm = norm.rows(row, row + 1)},
-            .weight = w},
-           *stream_);
-  expect_same(together, apart, "six launches");
+  swiglu_forward(act_apart, apart, *stream_);
+  const Tensor gate_up = activations(1, kOutputs, 0);
+  Tensor y, act;
+  const auto launches = [&] {
+    for (int64_t row = 0; row < kRows; ++row) {
+      const LinearInput input{
+          .x = x.rows(row, row + 1), .norm_weight = norm_weight, .norm_eps = 1e-6f, .norm = norm.rows(row, row + 1)};
+      linear({.y = y.rows(row, row + 1), .input = input, .weight = w}, *stream_);
+      linear({.y = gate_up, .input = input, .weight = w, .act = act.rows(row, row + 1), .keep_y = false}, *stream_);
+    }
+  };
+  const auto check = [&](const auto& run, const char* what) {
+    y = bench_->poisoned_activations({kRows, kOutputs}), act = bench_->poisoned_activations({kRows, kOutputs / 2});
+    run();
+    expect_same(y, apart, what);
+    expect_same(act, act_apart, what);
+  };
+  check(launches, "queued");
+  check(
+      [&] {
+        const Graph graph = Graph::record(*stream_, launches);
+        for (int i = 0; i < 3; ++i) graph.launch(*stream_);
+        stream_->synchronize();
+      },
+      "recorded");
 }
 
 // Outputs of the smallest matmul whose kernel is chosen.
@@ -204,6 +229,7 @@ TEST_F(LinearFusedCuda, NormAndAdapterInside) {
   for (const int64_t outputs : {1024, 4096, 6144}) check_norm_and_adapter(1, outputs, 1024, 2, 16);
   check_norm_and_adapter(1, 6144, 2560, 3, 16);
   check_norm_and_adapter(1, 8192, 1088, 1, 32);
+  check_norm_and_adapter(1, 2048, 2048, 2, 16);  // 32 outputs per block load beside the launch ahead
   check_norm_and_adapter(2, smallest_outputs(1024), 1024, 2, 16);
 }
 

@@ -46,8 +46,8 @@ Tensor h_of(const LinearAdapters& adapters, const ConstTensor& x) {
   return adapters.arena->alloc({x[0], total_rank(adapters.segments[0].pairs)}, x.dtype);
 }
 
-// Many rows, whose h is there, where the op that reads y adds h B and need not write it back: with h B only where one
-// launch is as fast as the matmul alone.
+// Many rows, whose h is there, or which have no adapter (rest is empty), where the op that reads y adds h B and need
+// not write it back: with h B only where one launch is as fast as the matmul alone.
 UnfinishedLinear begin_after_h(const LinearCall& call, ConstTensor x, const LoraDelta& rest, Stream& stream) {
   if (!rest.empty() && tiled_linear(call, x, rest, {}, stream)) return UnfinishedLinear(call.y);
   linear_forward(call.y, x, call.weight, call.bias, call.residual, stream);

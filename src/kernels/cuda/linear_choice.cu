@@ -33,8 +33,9 @@ constexpr int kMaxCandidates = 10;  // of cuBLASLt
 constexpr int kBorrowedCandidates = 10;
 constexpr int64_t kLargestBucket = 8192;
 constexpr int64_t kSmallestMeasured = 1 << 18;  // elements of a weight; smaller ones are not timed
-// Of few rows' kernels that take about the same time chance would choose another one in each run, and for each matmul
-// of a layer, whose kernels share the instruction cache (preferred()).
+// Up to so many times the least time is nearly as fast, or as fast, for preferred(). Of kernels that take about the
+// same time chance would choose another one in each run, and for each matmul of a layer, whose kernels share the
+// instruction cache.
 constexpr float kNearlyFastest = 1.1f, kAsFast = 1.05f;
 // The number of rows is rounded up to a bucket, and each bucket has one choice. Choosing takes up to half a second for
 // the vocabulary's weight, so large sizes share a few buckets: a step's last micro-batch has another size each time.
@@ -184,9 +185,10 @@ struct RingTime {
   float milliseconds;
   int64_t blocks;
 };
-// Which of them to use for up to kFewRows rows: the first that loads beside the launch ahead, if that is nearly the
-// fastest. Else, of those that are as fast, the one with the fewest blocks, but at least half as many as there are
-// multiprocessors: enough to load as fast as memory delivers, and the blocks of the launch behind begin on the others.
+// Which of them to use for up to kFewRows rows. Of those that are nearly as fast as the fastest, the first that loads
+// beside the launch ahead. Else, of those that are as fast, the one with the fewest blocks, but at least half as many
+// as there are multiprocessors: enough to load as fast as memory delivers, and the blocks of the launch behind begin on
+// the others. Else the first that is nearly as fast.
 RingTime preferred(std::span<const RingTime> rings, const Matmul& p, int multiprocessors) {
   const float least = std::ranges::min_element(rings, {}, &RingTime::milliseconds)->milliseconds;
   const auto is_near = [&](const RingTime& ring) { return ring.milliseconds <= kNearlyFastest * least; };
@@ -308,6 +310,7 @@ const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const C
     if (expected < choice.milliseconds + kApartMilliseconds) faster.push_back({ring.kernel, expected, all});
   }
   if (faster.empty()) return nullptr;
+  if (library.linear->how != KernelChoice::fastest) return faster.front().kernel;
   if (p.x.rows <= kFewRows) return preferred(faster, p, library.multiprocessors).kernel;
   return std::ranges::min_element(faster, {}, &RingTime::milliseconds)->kernel;
 }

@@ -36,13 +36,12 @@ struct Choice {
 
 // The choice for this shape, remembered in library.linear.
 Choice choose_linear(Library& library, const Matmul& p, Stream& stream);
-// Among the kernels that compute an adapter in their launch (can_expand()): the one expected to be fastest (of few
-// rows, one that loads_beside() and is expected to take a tenth more at most), or nullptr where separate launches are
-// faster.
+// Among the kernels that compute an adapter in their launch (can_expand()): the one expected to be fastest, for up to
+// kFewRows rows the one that preferred() takes (linear_choice.cu), or nullptr where separate launches are faster.
 const SmallKernel* adapted_ring(const Library& library, const Matmul& p, const Choice& choice,
                                 const LoraShrinks& shrinks);
 // Whether linear_tiles.cu takes the whole of `tiled` in less time than `apart`, launches that make the same of it: both
-// are timed at the first use of a shape, on the call's own tensors, which each of them overwrites with the same values.
+// are timed at the first use of a shape, on the call's own tensors, to which each of them gives the same results.
 // Without `apart`, because the op that reads y adds h B: whether it is as fast as the choice for the matmul alone.
 bool tiles_are_faster(Library& library, const TileLinear& tiled, const std::function<void()>& apart, Stream& stream);
 void run_linear(Library& library, const Matmul& p, const Choice& choice, cudaStream_t stream);

@@ -1,8 +1,8 @@
 // Matmuls of one row that is normalized first, on compute capability 9.0: the ring of linear_ring.cu holds only the
 // weights. The row itself is in shared memory as a whole; the block's warps compute its norm while weights are being
 // loaded. Outputs are divided into tiles, and a block computes one after the other, so that the ring never drains
-// between two of them. Its first tiles are every gridDim.x-th; then it claims whichever is next, because some blocks
-// begin while the kernel ahead still has most of the multiprocessors, and not all are equally fast.
+// between two of them. Its first tiles are fixed, every gridDim.x-th; then it claims whichever is next, because some
+// blocks begin while the kernel ahead still has most of the multiprocessors, and not all load equally fast.
 //
 // One kernel covers all options and tile heights: a decode step is a sequence of such matmuls, and code that the
 // previous one has run is still in the instruction cache.
@@ -23,13 +23,14 @@ constexpr int64_t kSmallestWeight = int64_t{1} << 23;
 // More than half, because a second block of the same matmul on one multiprocessor would slow the first one down while
 // other multiprocessors are idle.
 constexpr int64_t kMinShared = 116 << 10;
-// A block's tiles lie in shared memory for its computing warps: more than the ring has stages.
+// The loading warp hands the numbers of a block's tiles to the others through slots in shared memory. It is ahead of
+// them by at most as many tiles as the ring has stages.
 constexpr int kTileSlots = 2 * CopyRing::kMaxStages;
 
 struct Launch {
   RowMatmul row;
   int tile_rows = 0, tiles = 0, steps = 0, stages = 0;
-  int own_tiles = 0;         // of each block; the others are claimed, if there are any
+  int own_tiles = 0;         // of each block; the others are claimed. tiles + 1: none is
   uint32_t slack_bytes = 0;  // after the last stage, where the row is stored
 };
 // From the row to the slots behind it.
@@ -135,7 +136,7 @@ struct WeightLoader {
     ring.next();
     if (++step == l.steps) step = 0, tile = next, ++number;
   }
-  // No stage that is loaded here is the last one of a tile behind which one is claimed.
+  // own_tiles is such that the ring is full before the first claim.
   __device__ void start() {
     prefetch_map(map);
     ring.init(kWarpgroup / 32);
@@ -144,7 +145,8 @@ struct WeightLoader {
       load();
     }
   }
-  // Behind the kernels ahead, so that nobody else claims. A claim takes time, so it is made when a tile begins.
+  // Waits first: blocks of an earlier launch may still be claiming. A claim takes time, so it is made when a tile
+  // begins.
   __device__ void go_on() {
     wait_for_previous();
     if (more() && (step == 0 || claims_next())) find_next();
@@ -153,8 +155,9 @@ struct WeightLoader {
       load();
       if (step == 0 && more()) find_next();
     }
-    if (l.own_tiles <= l.tiles && atomicAdd(l.row.claims + 1, 1u) == gridDim.x - 1)
-      l.row.claims[0] = l.row.claims[1] = 0;
+    if (l.own_tiles > l.tiles) return;
+    __threadfence();  // the block's claims before its end
+    if (atomicAdd(l.row.claims + 1, 1u) == gridDim.x - 1) l.row.claims[0] = l.row.claims[1] = 0;
   }
 };
 
@@ -213,11 +216,12 @@ bool row_matmul(const RowMatmul& row, int multiprocessors, cudaStream_t stream) 
       p.x.cols > kWidestNorm || reinterpret_cast<uintptr_t>(row.norm.weight) % 16 != 0)
     return false;
   const auto tiles_of = [&](int rows) { return (p.outputs + rows - 1) / rows; };
-  // Where blocks have one tile each (q, k and v), an eighth of the multiprocessors is left to the launch behind: blocks
-  // of attention begin there and ask for keys and values early.
-  const int most = multiprocessors - multiprocessors / 8;
-  int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, most);
-  if (tiles_of(tile_rows) > most) tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
+  int tile_rows = rows_of_a_tile(p.outputs, row.swiglu, multiprocessors);
+  // Where blocks can have one tile each (q, k and v), at least an eighth of the multiprocessors is left to the launch
+  // behind, if a tile has at most a quarter more rows then: blocks of attention begin there and ask for keys and values
+  // early.
+  const int most = multiprocessors - multiprocessors / 8, larger = rows_of_a_tile(p.outputs, row.swiglu, most);
+  if (!row.swiglu && tiles_of(larger) <= most && 4 * larger <= 5 * tile_rows) tile_rows = larger;
   const int64_t tiles = tiles_of(tile_rows), blocks = std::min<int64_t>(tiles, multiprocessors);
   const int64_t steps = (p.x.cols + kStageColumns - 1) / kStageColumns, stage_bytes = int64_t{kBoxes} * tile_rows * 128;
   // The last box's wgmma reads beyond the ring.
