@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "core/graph.h"
@@ -16,19 +15,9 @@ namespace {
 
 class LinearFusedCuda : public BenchCuda {
  protected:
-  PackedWeight weight(int64_t outputs, int64_t depth) {
-    return bench_->weight(random_values(outputs * depth, 1, 0.05f), outputs, depth);
-  }
   std::string text(int64_t rows, int64_t outputs, int64_t depth, bool bias) const {
     return std::to_string(rows) + " rows, " + std::to_string(depth) + " -> " + std::to_string(outputs) +
            (bias ? ", bias" : "");
-  }
-  void expect_same(const ConstTensor& got, const ConstTensor& wanted, const std::string& what) {
-    const auto a = bench_->read(got), b = bench_->read(wanted);
-    ASSERT_EQ(a.size(), b.size()) << what;
-    size_t different = 0;
-    for (size_t i = 0; i < a.size(); ++i) different += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
-    EXPECT_EQ(different, 0u) << what << ": of " << a.size();
   }
 
   // One row and nine have kernels of their own.

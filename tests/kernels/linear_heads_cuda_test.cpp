@@ -2,7 +2,6 @@
 // separate ops.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -123,16 +122,6 @@ class LinearHeadsCuda : public BenchCuda {
             .rows = place_sequences(h.sequences, c.shape(), bench_->arena, *stream_)};
   }
 
-  void expect_same(const ConstTensor& got, const ConstTensor& wanted, const std::string& what) {
-    const std::vector<float> a = bench_->read(got), b = bench_->read(wanted);
-    ASSERT_EQ(a.size(), b.size()) << what;
-    size_t different = 0, first = 0;
-    for (size_t i = 0; i < a.size(); ++i)
-      if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) && different++ == 0) first = i;
-    const auto width = static_cast<size_t>(got[1]);
-    ASSERT_EQ(different, 0u) << what << ": row " << first / width << ", column " << first % width << " is " << a[first]
-                             << ", wanted " << b[first];
-  }
   // Whether qkv was written where only a launch of the matmul alone writes: all of it, or its values.
   bool wrote_qkv(const Heads& h, const HeadsCase& c) {
     const int64_t begin = c.in_place ? (c.heads + c.kv_heads) * c.head_dim : 0;
@@ -144,8 +133,7 @@ class LinearHeadsCuda : public BenchCuda {
   // `chosen`: one launch is taken wherever it can be.
   void check(const HeadsCase& c, const Adapter& adapter = {}, Attends attends = Attends::no, bool chosen = true) {
     const Arena::Scope scope(bench_->arena);
-    const PackedWeight w =
-        bench_->weight(random_values(c.all() * c.head_dim * kDepth, 1, 0.05f), c.all() * c.head_dim, kDepth);
+    const PackedWeight w = weight(c.all() * c.head_dim, kDepth);
     const std::vector<LoraPair> pairs = pairs_of(adapter, c);
     const std::vector<LoraSegment> segments = {{.row_begin = 0, .rows = c.rows, .pairs = pairs}};
     std::vector<float> input = random_values(c.rows * kDepth, 4);

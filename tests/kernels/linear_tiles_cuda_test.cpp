@@ -1,7 +1,6 @@
 // Matmuls of many rows whose launch adds the adapter's part: the bits of the separate ops.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 
 #include "core/device_facts.h"
@@ -39,19 +38,6 @@ class LinearTilesCuda : public BenchCuda {
       floats += rank * (depth + out.count);
     }
     return pairs;
-  }
-  PackedWeight weight(int64_t outputs, int64_t depth) {
-    return bench_->weight(random_values(outputs * depth, 1, 0.05f), outputs, depth);
-  }
-  void expect_same(const ConstTensor& got, const ConstTensor& wanted, const std::string& what) {
-    const std::vector<float> a = bench_->read(got), b = bench_->read(wanted);
-    ASSERT_EQ(a.size(), b.size()) << what;
-    size_t different = 0, first = 0;
-    for (size_t i = 0; i < a.size(); ++i)
-      if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]) && different++ == 0) first = i;
-    const auto width = static_cast<size_t>(got[1]);
-    ASSERT_EQ(different, 0u) << what << ": row " << first / width << ", column " << first % width << " is " << a[first]
-                             << ", wanted " << b[first];
   }
 
   // `taken`: whether the launch takes the adapter along, on compute capability 9.0.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/claimed_indices.cuh"
 
 namespace lockstep::kernels::cuda {
 
@@ -75,9 +76,8 @@ class DealtIndices {
  private:
   int next_ = 0;
 };
-// The same, drawn from a counter in memory, so that a CTA that is slower takes fewer; the first is the CTA's own
-// number. The counter is read one item ahead. All threads of the loading warpgroup call this together, never before
-// wait_for_previous(). counters: the next index, and how many CTAs have finished; zero between launches.
+// The same, claimed from a counter in memory (claimed_indices.cuh); the first is the CTA's own number. The counter is
+// read one item ahead. All threads of the loading warpgroup call this together, never before wait_for_previous().
 class CountedIndices {
  public:
   __device__ CountedIndices(uint32_t* counters, int thread)
@@ -88,16 +88,14 @@ class CountedIndices {
     synchronize_warpgroup(1);
     if (thread_ == 0) {
       shared_index = next_;
-      next_ = static_cast<int>(gridDim.x + atomicAdd(counters_, 1u));
+      next_ = static_cast<int>(gridDim.x) + claim_index(counters_);
     }
     synchronize_warpgroup(1);
     return shared_index;
   }
   // After the last call of next().
   __device__ __forceinline__ void finish() {
-    if (thread_ != 0) return;
-    __threadfence();
-    if (atomicAdd(counters_ + 1, 1u) == gridDim.x - 1) counters_[0] = counters_[1] = 0;
+    if (thread_ == 0) finish_claims(counters_);
   }
 
  private:

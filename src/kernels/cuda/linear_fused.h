@@ -7,7 +7,7 @@
 namespace lockstep::kernels::cuda {
 
 // linear_row.cu: one row, its norm and a matmul without residual. `swiglu`: w is gates, then as many ups; y is the
-// activation. `claims`: two numbers in device memory, 0 between launches; launches that share them are on one queue.
+// activation. `claims`: the counters of claimed_indices.cuh; launches that share them are on one queue.
 struct RowMatmul {
   Matmul matmul;
   RowNorm norm;

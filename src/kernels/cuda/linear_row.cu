@@ -8,6 +8,7 @@
 // previous one has run is still in the instruction cache.
 #include <algorithm>
 
+#include "kernels/cuda/claimed_indices.cuh"
 #include "kernels/cuda/linear_fused.h"
 #include "kernels/cuda/linear_row_norm.cuh"
 #include "kernels/cuda/swiglu.cuh"
@@ -124,7 +125,7 @@ struct WeightLoader {
   __device__ bool claims_next() const { return number + 1 >= l.own_tiles; }
   __device__ void find_next() {
     const int blocks = static_cast<int>(gridDim.x);
-    next = claims_next() ? l.own_tiles * blocks + static_cast<int>(atomicAdd(l.row.claims, 1u)) : tile + blocks;
+    next = claims_next() ? l.own_tiles * blocks + claim_index(l.row.claims) : tile + blocks;
   }
   __device__ void load() {
     // Whoever waits for the tile's last stage sees which tile follows.
@@ -155,9 +156,7 @@ struct WeightLoader {
       load();
       if (step == 0 && more()) find_next();
     }
-    if (l.own_tiles > l.tiles) return;
-    __threadfence();  // the block's claims before its end
-    if (atomicAdd(l.row.claims + 1, 1u) == gridDim.x - 1) l.row.claims[0] = l.row.claims[1] = 0;
+    if (l.own_tiles <= l.tiles) finish_claims(l.row.claims);
   }
 };
 
