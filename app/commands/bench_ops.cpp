@@ -107,7 +107,10 @@ void bench_attention(Bench& bench) {
   const Tensor d_o = random_tensor({rows, c.q_width()}, 2, arena, stream);
   const Tensor o = arena.alloc({rows, c.q_width()}, q.dtype), dq = arena.alloc({rows, c.q_width()}, q.dtype);
   const Tensor dk = arena.alloc({rows, c.kv_width()}, q.dtype), dv = arena.alloc({rows, c.kv_width()}, q.dtype);
-  const Tensor stats = arena.alloc({rows, c.heads, 2}), dot = arena.alloc({rows, c.heads});
+  const Tensor stats = arena.alloc({rows, c.heads, 2});
+  kernels::AttentionScratch scratch(arena.alloc({rows, c.heads}));
+  if (const int64_t kept = kernels::score_gradient_elements(shape, placed); kept > 0)
+    scratch.score_gradients = arena.alloc({kept}, q.dtype);
 
   const double layers = static_cast<double>(c.layers);
   const double flops = static_cast<double>(bench.work.batch_size) * bench.attention_flops(length) / layers;
@@ -118,8 +121,9 @@ void bench_attention(Bench& bench) {
   result("attention_tflops", flops,
          op_ms(stream, [&] { kernels::attention_forward(o, stats, q, shape, placed, stream); }));
   // Five matmuls in place of two: scores and their gradient, dq, dk, dv.
-  result("attention_backward_tflops", 2.5 * flops,
-         op_ms(stream, [&] { kernels::attention_backward(dq, dk, dv, d_o, q, o, stats, dot, shape, placed, stream); }));
+  result("attention_backward_tflops", 2.5 * flops, op_ms(stream, [&] {
+           kernels::attention_backward(dq, dk, dv, d_o, q, o, stats, scratch, shape, placed, stream);
+         }));
 }
 
 }  // namespace lockstep::commands

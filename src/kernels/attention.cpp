@@ -11,6 +11,14 @@
 #include "kernels/key_spans.h"
 
 namespace lockstep::kernels {
+namespace {
+
+int64_t tiles_of(int64_t rows) {
+  return (rows + kQueryTile - 1) / kQueryTile;
+}
+
+}  // namespace
+
 AttentionRows place_sequences(std::span<const AttentionSequence> sequences, const AttentionShape& shape, Arena& arena,
                               Stream& stream) {
   AttentionRows placed(sequences);
@@ -58,6 +66,13 @@ AttentionRows place_sequences(std::span<const AttentionSequence> sequences, cons
       followers.push_back(static_cast<int32_t>(count_followers(sequences, i)));
     if (std::ranges::any_of(followers, [](int32_t count) { return count > 0; }))
       device.followers = upload(std::span<const int32_t>(followers), arena, stream).data();
+    std::vector<int64_t> score_tiles;
+    for (const AttentionSequence& s : sequences) {
+      const int64_t ahead = tiles_of(s.first_position), own = tiles_of(s.rows);
+      score_tiles.push_back(device.num_score_tiles);
+      device.num_score_tiles += own * ahead + own * (own + 1) / 2;
+    }
+    device.score_tiles = upload(std::span<const int64_t>(score_tiles), arena, stream).data();
     device.num_tiles = static_cast<int64_t>(tiles.size());
     device.tiles = upload(std::span<const QueryTile>(tiles), arena, stream).data();
   }
@@ -66,6 +81,10 @@ AttentionRows place_sequences(std::span<const AttentionSequence> sequences, cons
 
 int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions) {
   return cuda::span_scratch_floats(shape, num_sequences, max_positions);
+}
+
+int64_t score_gradient_elements(const AttentionShape& shape, const AttentionRows& rows) {
+  return shape.heads * rows.device.num_score_tiles * kQueryTile * kQueryTile;
 }
 
 void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const AttentionRows& rows, Stream& stream) {
@@ -93,8 +112,8 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
 }
 
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,
-                        ConstTensor stats, Tensor scratch, const AttentionShape& shape, const AttentionRows& rows,
-                        Stream& stream) {
+                        ConstTensor stats, const AttentionScratch& scratch, const AttentionShape& shape,
+                        const AttentionRows& rows, Stream& stream) {
   constexpr const char* kOp = "attention_backward";
   require_shape(shape, kOp);
   const int64_t count = rows_of(q), width = shape.heads * shape.head_dim, kv_width = shape.kv_heads * shape.head_dim;
@@ -109,7 +128,9 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   require_sequences(rows.sequences, count, kOp);
   require_followers(rows.sequences, kOp);
   if (stream.device() == Device::cuda) {
-    require_f32(scratch, {count, shape.heads}, kOp, "scratch");
+    require_f32(scratch.dots, {count, shape.heads}, kOp, "dots");
+    if (const Tensor& memory = scratch.score_gradients; !memory.empty())
+      require_tensor(memory, dtype, {memory.elements()}, kOp, "score gradients");
     return cuda::attention_backward(dq, dk, dv, d_o, q, o, stats, scratch, shape, rows.device, stream);
   }
   cpu::attention_backward({dq, dk, dv, d_o, q, o, stats}, shape, rows.sequences, stream);

@@ -77,6 +77,12 @@ struct DeviceSequences {
   // attention_backward: [num_sequences] how many of the sequences after this one begin with its positions; absent:
   // none.
   const int32_t* followers = nullptr;
+  // attention_backward: [num_sequences] how many score tiles are those of sequences before this one. A tile of queries
+  // has one for each tile of 64 keys that it could see without a window: first those of the positions ahead of the
+  // sequence's rows, then those of its own rows up to its last one. A sequence has them in order of its tiles, then of
+  // keys.
+  const int64_t* score_tiles = nullptr;
+  int64_t num_score_tiles = 0;
 };
 
 // The sequences of a call, in order of rows and covering all of them.
@@ -95,6 +101,17 @@ AttentionRows place_sequences(std::span<const AttentionSequence> sequences, cons
 // Floats of DeviceSequences::span_scratch for this many sequences of one row each.
 int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, int64_t max_positions);
 
+// Memory of attention_backward on a GPU; on the CPU both may be empty.
+struct AttentionScratch {
+  Tensor dots;             // [T, heads] f32: do_i . o_i
+  Tensor score_gradients;  // any memory of bf16. With score_gradient_elements of it a Hopper makes ds of heads of 64 or
+                           // 128 once, keeping it for dq, rather than twice; the bits are the same.
+
+  AttentionScratch(Tensor dots = {}, Tensor score_gradients = {})  // NOLINT: mostly that is all
+      : dots(dots), score_gradients(score_gradients) {}
+};
+int64_t score_gradient_elements(const AttentionShape& shape, const AttentionRows& rows);  // 0 on the CPU
+
 // Copies k, v of the new rows into their blocks (CPU). k, v [T, kv_heads * head_dim] f32 (after norm and rope).
 // Entries of a block beyond the written position are set to 0 when its first position is written.
 void kv_store(ConstTensor k, ConstTensor v, const AttentionShape& shape, const AttentionRows& rows, Stream& stream);
@@ -112,9 +129,8 @@ void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionSha
 //   it
 // CPU: sums over i run in order of (sequence, position i, head in the group). CUDA: of (sequence, head in the group,
 // tile of 64 rows).
-// scratch [T, heads] f32: do_i . o_i (CUDA; may be empty on the CPU).
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,
-                        ConstTensor stats, Tensor scratch, const AttentionShape& shape, const AttentionRows& rows,
-                        Stream& stream);
+                        ConstTensor stats, const AttentionScratch& scratch, const AttentionShape& shape,
+                        const AttentionRows& rows, Stream& stream);
 
 }  // namespace lockstep::kernels

@@ -15,7 +15,7 @@ void attention_backward(const BlockBackward& call) {
   Stream& stream = *call.rows.stream;
   const int64_t q = c.q_width(), qk = q + c.kv_width();
   const Tensor dq = g.d_qkv.cols(0, q), dk = g.d_qkv.cols(q, qk), dv = g.d_qkv.cols(qk, qk + c.kv_width());
-  kernels::attention_backward(dq, dk, dv, g.d_att, t.qk.cols(0, q), t.att, t.stats, g.att_dot,
+  kernels::attention_backward(dq, dk, dv, g.d_att, t.qk.cols(0, q), t.att, t.stats, {g.att_dot, g.att_score_gradients},
                               attention_shape(call.rows, call.layer), call.rows.attention, stream);
   kernels::qk_norm_rope_backward(g.d_qkv, t.qkv, t.qk_rstd.empty() ? g.qk_rstd : t.qk_rstd,
                                  qk_norm_rope_spec(call.layer, call.rows), stream);

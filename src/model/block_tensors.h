@@ -36,11 +36,12 @@ struct BlockGradient {
   Tensor d;       // [T, D]: gradient of the block's output; becomes that of its input
   Tensor d_norm;  // [T, D]       scratch, as the rest
   MlpGradient mlp;
-  Tensor d_att;    // [T, Q]
-  Tensor d_qkv;    // [T, Q + 2C]
-  Tensor rstd;     // [T] f32
-  Tensor qk_rstd;  // [T * H] of q, then [T * kv_heads] of k, f32, when the model has q/k norms
-  Tensor att_dot;  // [T, H] f32      scratch of attention's backward
+  Tensor d_att;                // [T, Q]
+  Tensor d_qkv;                // [T, Q + 2C]
+  Tensor rstd;                 // [T] f32
+  Tensor qk_rstd;              // [T * H] of q, then [T * kv_heads] of k, f32, when the model has q/k norms
+  Tensor att_dot;              // [T, H] f32      scratch of attention's backward
+  Tensor att_score_gradients;  // memory that it may use (kernels::AttentionScratch), or empty
 };
 
 // Elements of memory for one token.

@@ -169,6 +169,7 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
   head_backward(g.d, d, lanes);
   if (s.shape.kept_layers == 0) return;
   allocate_scratch(g, c, count, dtype, scratch_);
+  g.att_score_gradients = memory_of_logits();
   const std::vector<lora::GradientRows> own_lanes = computed_lanes(lanes, s.before);
   const std::vector<kernels::GradientPlan> plans = plan_by_adapter(s.rows.adapters.rows, own_lanes, scratch_, stream_);
   for (size_t i = 0; i < plans.size(); ++i) s.rows.adapters.rows[i].gradients = &plans[i];
@@ -188,6 +189,14 @@ void TrainPass::backward(const HeadGradients& d, std::span<const lora::GradientR
                     .is_last = layer == s.first_layer && !s.trains_embedding});
   }
   if (s.trains_embedding) embed_backward(g.d, s.rows);
+}
+
+Tensor TrainPass::memory_of_logits() {
+  const PassShape& shape = saved_->shape;
+  if (shape.logits_rows == 0 || stream_.device() == Device::cpu) return {};
+  const Tensor logits = shape.keep_logits ? saved_->logits.values : alloc_logits(scratch_, shape.logits_rows).values;
+  const DType dtype = saved_->rows.dtype();
+  return Tensor(logits.data, dtype, {logits.elements() * dtype_bytes(logits.dtype) / dtype_bytes(dtype)});
 }
 
 void TrainPass::release_memory() {

@@ -84,8 +84,8 @@ class Scene {
       calls.push_back({{.first = first, .rows = std::min(chunk, length() - first)}});
     return attend(calls);
   }
-  // dq, dk, dv of sequence 1 among these.
-  std::vector<std::vector<float>> gradients(const std::vector<size_t>& members);
+  // dq, dk, dv of sequence 1 among these; `keeps`: with memory for dS.
+  std::vector<std::vector<float>> gradients(const std::vector<size_t>& members, bool keeps);
 
  private:
   Result attend_once(const std::vector<Part>& parts, size_t kept) {
@@ -115,6 +115,10 @@ class Scene {
     return result;
   }
 
+  Tensor score_memory(const AttentionRows& rows) {
+    return bench_.poisoned_activations({score_gradient_elements(shape(), rows)});
+  }
+
   void copy_rows(const Tensor& q, int64_t to, int64_t from, int64_t rows) {
     for (int64_t i = 0; i < rows; ++i)
       copy(static_cast<std::byte*>(q.data) + 2 * (to + i) * q.row_stride,
@@ -129,7 +133,7 @@ class Scene {
   KvCache cache_;
 };
 
-std::vector<std::vector<float>> Scene::gradients(const std::vector<size_t>& members) {
+std::vector<std::vector<float>> Scene::gradients(const std::vector<size_t>& members, bool keeps) {
   std::vector<AttentionSequence> sequences;
   int64_t rows = 0, own = 0;
   for (const size_t s : members) {
@@ -150,7 +154,8 @@ std::vector<std::vector<float>> Scene::gradients(const std::vector<size_t>& memb
   const Tensor dq = bench_.poisoned_activations({rows, width_});
   const Tensor dk = bench_.poisoned_activations({rows, kv_width_}), dv = bench_.poisoned_activations({rows, kv_width_});
   attention_backward(dq, dk, dv, bench_.activations(d_o, {rows, width_}), q, o, stats,
-                     bench_.poisoned_f32({rows, shape().heads}), shape(), placed, bench_.stream);
+                     {bench_.poisoned_f32({rows, shape().heads}), keeps ? score_memory(placed) : Tensor()}, shape(),
+                     placed, bench_.stream);
   std::vector<std::vector<float>> result;
   for (const Tensor& gradient : {dq, dk, dv}) result.push_back(bench_.read(gradient.rows(own, own + length())));
   return result;
@@ -204,11 +209,14 @@ TEST_F(AttentionCudaTest, EndsWhateverElseTheGpuDoes) {
   const Tensor q = bench.activations(random_values(rows * width, 4, 2.0f), {rows, width});
   const Tensor d_o = bench.activations(random_values(rows * width, 5), {rows, width});
   const Tensor o = bench.poisoned_activations({rows, width}), dq = bench.poisoned_activations({rows, width});
+  const Tensor dq_kept = bench.poisoned_activations({rows, width});
   const Tensor dk = bench.poisoned_activations({rows, kv_width}), dv = bench.poisoned_activations({rows, kv_width});
   const Tensor stats = bench.poisoned_f32({rows, wanted.heads, 2}), dots = bench.poisoned_f32({rows, wanted.heads});
+  const Tensor scores = bench.poisoned_activations({score_gradient_elements(cache.shape(), placed)});
   const auto attend = [&] {
     attention_forward(o, stats, q, cache.shape(), placed, stream);
     attention_backward(dq, dk, dv, d_o, q, o, stats, dots, cache.shape(), placed, stream);
+    attention_backward(dq_kept, dk, dv, d_o, q, o, stats, {dots, scores}, cache.shape(), placed, stream);
   };
   attend();
   const std::vector<float> first_o = bench.read(o), first_dq = bench.read(dq);
@@ -226,6 +234,7 @@ TEST_F(AttentionCudaTest, EndsWhateverElseTheGpuDoes) {
   for (int i = 0; i < kTimes; ++i) attend();
   EXPECT_EQ(difference(bench.read(o), first_o, width), "");
   EXPECT_EQ(difference(bench.read(dq), first_dq, width), "");
+  EXPECT_EQ(difference(bench.read(dq_kept), first_dq, width), "") << "dS kept";
   done = true;
   busy.join();
 }
@@ -327,8 +336,9 @@ TEST_F(AttentionCudaTest, GradientsDoNotDependOnNeighboursOrTheRun) {
       Stream stream({.device = Device::cuda});
       Workbench bench(stream);
       Scene scene(bench, shape, length);
-      const auto alone = scene.gradients({1}), again = scene.gradients({1}), packed = scene.gradients({0, 1, 2}),
-                 behind = scene.gradients({2, 1});
+      const auto alone = scene.gradients({1}, false), again = scene.gradients({1}, false),
+                 packed = scene.gradients({0, 1, 2}, false), behind = scene.gradients({2, 1}, false),
+                 kept = scene.gradients({1}, true), packed_kept = scene.gradients({0, 1, 2}, true);
       const char* const names[] = {"dq", "dk", "dv"};
       for (size_t i = 0; i < 3; ++i) {
         const int64_t width = i == 0 ? scene.width() : shape.kv_heads * shape.head_dim;
@@ -336,6 +346,8 @@ TEST_F(AttentionCudaTest, GradientsDoNotDependOnNeighboursOrTheRun) {
         EXPECT_EQ(difference(again[i], alone[i], width), "") << where << ", again";
         EXPECT_EQ(difference(packed[i], alone[i], width), "") << where << ", between two others";
         EXPECT_EQ(difference(behind[i], alone[i], width), "") << where << ", behind another";
+        EXPECT_EQ(difference(kept[i], alone[i], width), "") << where << ", dS kept";
+        EXPECT_EQ(difference(packed_kept[i], alone[i], width), "") << where << ", dS kept, between two others";
       }
     }
 }

@@ -84,6 +84,18 @@ TEST_P(TrainPassCuda, ChunkedHeadGivesTheSameBits) {
   }
 }
 
+// Attention's backward may use it: that of all logits, that of some, or one that is too small.
+TEST_P(TrainPassCuda, MemoryOfLogitsChangesNoBits) {
+  constexpr int64_t kVocab = 8192;
+  TrainCase large = run();
+  large.json["vocab_size"] = kVocab;
+  const TrainResult whole = train_here(large);
+  for (const int64_t rows : {200, 20}) {
+    large.logits_bytes = rows * kVocab * 4;
+    EXPECT_EQ(whole, train_here(large)) << rows;
+  }
+}
+
 TEST_P(TrainPassCuda, AgreesWithTheCpu) {
   for (const float dropout : {0.0f, 0.25f}) {
     TrainCase both = run();

@@ -64,8 +64,8 @@ bool qk_norm_rope_attention_forward(Tensor, const QkNormRopeCall&, ConstTensor, 
 void attention_forward(Tensor, Tensor, ConstTensor, const AttentionShape&, const DeviceSequences&, Stream&) {
   refuse_without_cuda();
 }
-void attention_backward(Tensor, Tensor, Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor, Tensor,
-                        const AttentionShape&, const DeviceSequences&, Stream&) {
+void attention_backward(Tensor, Tensor, Tensor, ConstTensor, ConstTensor, ConstTensor, ConstTensor,
+                        const AttentionScratch&, const AttentionShape&, const DeviceSequences&, Stream&) {
   refuse_without_cuda();
 }
 void rmsnorm_forward(Tensor, Tensor, ConstTensor, ConstTensor, float, Stream&) {

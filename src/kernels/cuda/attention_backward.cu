@@ -1,8 +1,8 @@
 // Attention backward, without atomics: one CTA sums each gradient in a fixed order, by tiles of 64 rows of a
 // sequence. Probabilities are recomputed from the saved statistics
 // (FlashAttention-2, arXiv 2307.08691, algorithm 2); P and dS are rounded to bf16 for the matmuls.
-// Hopper takes attention_backward_{queries,keys}_wgmma.cu where it can; attention_backward_wide.cu takes head_dim above
-// 128.
+// Hopper takes attention_backward_keys_wgmma.cu with attention_backward_queries_{wgmma,scores}.cu where it can;
+// attention_backward_wide.cu takes head_dim above 128.
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_wide.cuh"
 #include "kernels/cuda/ops.h"
@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_8(float (&x)[8], const bf16* from, bool by_
   }
 }
 
-// 16 lanes per row and head. On Hopper the kernel of dq does this (attention_backward_queries_wgmma.cu).
+// 16 lanes per row and head. attention_backward_queries_wgmma.cu does this itself.
 __global__ void __launch_bounds__(kThreads) delta_kernel(const Backward p) {
   const int64_t item = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 16;
   const int64_t row = item / p.heads;
@@ -247,39 +247,46 @@ __global__ void __launch_bounds__(kThreads, 2) key_kernel(const Backward p) {
 }  // namespace
 
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,
-                        ConstTensor stats, Tensor scratch, const AttentionShape& shape,
+                        ConstTensor stats, const AttentionScratch& scratch, const AttentionShape& shape,
                         const DeviceSequences& sequences, Stream& stream) {
   constexpr const char* kOp = "attention_backward";
   if (q.shape[0] == 0) return;
-  const Backward arguments{.dq = head_rows<bf16>(dq),
-                           .dk = head_rows<bf16>(dk),
-                           .dv = head_rows<bf16>(dv),
-                           .d_o = head_rows<const bf16>(d_o),
-                           .q = head_rows<const bf16>(q),
-                           .o = head_rows<const bf16>(o),
-                           .stats = data_of<float>(stats),
-                           .stats_stride = stats.row_stride,
-                           .delta = data_of<float>(scratch),
-                           .delta_stride = scratch.row_stride,
-                           .heads = static_cast<int>(shape.heads),
-                           .kv_heads = static_cast<int>(shape.kv_heads),
-                           .head_dim = static_cast<int>(shape.head_dim),
-                           .window = static_cast<int>(shape.window),
-                           .rows = q.shape[0],
-                           .kv_offset = shape.kv_offset,
-                           .scale = shape.scale,
-                           .c = log2_scale(shape),
-                           .sequences = sequences,
-                           .num_tiles = sequences.tiles ? sequences.num_tiles : sequences.num_sequences};
+  Backward arguments{.dq = head_rows<bf16>(dq),
+                     .dk = head_rows<bf16>(dk),
+                     .dv = head_rows<bf16>(dv),
+                     .d_o = head_rows<const bf16>(d_o),
+                     .q = head_rows<const bf16>(q),
+                     .o = head_rows<const bf16>(o),
+                     .stats = data_of<float>(stats),
+                     .stats_stride = stats.row_stride,
+                     .delta = data_of<float>(scratch.dots),
+                     .delta_stride = scratch.dots.row_stride,
+                     .heads = static_cast<int>(shape.heads),
+                     .kv_heads = static_cast<int>(shape.kv_heads),
+                     .head_dim = static_cast<int>(shape.head_dim),
+                     .window = static_cast<int>(shape.window),
+                     .rows = q.shape[0],
+                     .kv_offset = shape.kv_offset,
+                     .scale = shape.scale,
+                     .c = log2_scale(shape),
+                     .sequences = sequences,
+                     .num_tiles = sequences.tiles ? sequences.num_tiles : sequences.num_sequences};
   const cudaStream_t on = stream_of(stream);
   const int64_t num_tiles = arguments.num_tiles;
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
-  if (takes_wgmma(arguments)) {
+  const bool wgmma = takes_wgmma(arguments);
+  if (wgmma && keeps_score_gradients(arguments, scratch.score_gradients))
+    arguments.score_gradients = data_of<bf16>(scratch.score_gradients);
+  if (wgmma && !arguments.score_gradients) {
     launch_query_gradients_wgmma(arguments, stream);
     return launch_key_gradients_wgmma(arguments, stream);
   }
   delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
   check_launch(kOp, {q});
+  if (wgmma) {
+    launch_key_gradients_wgmma(arguments, stream);
+    return launch_query_gradients_from_scores(arguments, stream);
+  }
   if (is_wide(shape.head_dim)) {
     launch_backward_wide(arguments, stream);
     return check_launch(kOp, {q});

@@ -8,6 +8,12 @@
 namespace lockstep::kernels::cuda {
 
 inline constexpr float kLog2e = 1.44269504f;
+inline constexpr int kScoreElements = kTileRows * kKeyBlock;  // of a score tile
+
+// The tiles of keys ahead of a sequence's own.
+__device__ __forceinline__ int tiles_ahead(int first_position) {
+  return (first_position + kKeyBlock - 1) / kKeyBlock;
+}
 
 struct Backward {
   HeadRows<bf16> dq, dk, dv;
@@ -22,6 +28,13 @@ struct Backward {
   DeviceSequences sequences;
   int64_t num_tiles;             // without a list of tiles every sequence has one row and is one tile
   uint32_t* counters = nullptr;  // of CountedIndices
+  // dS of the score tiles (DeviceSequences::score_tiles), [heads, num_score_tiles] as store_score_gradients has them,
+  // or nullptr: the keys' kernel stores them, and the queries' reads them.
+  bf16* score_gradients = nullptr;
+
+  __device__ bf16* score_gradients_of(int head, int score_tile) const {
+    return score_gradients + (head * sequences.num_score_tiles + score_tile) * kScoreElements;
+  }
 };
 
 // The saved statistics of a query row, from which its probabilities are recomputed.
@@ -117,11 +130,15 @@ class QueryTiles {
       if (first < shared && shared <= reach_) last_index_ += followers;
     }
     begin(first / kTile);
+    find_score_tiles(p, keys.sequence.first_position);
+    score_tiles_ += ahead_;
   }
 
   __device__ int first() const { return tile * kTile; }  // row of the tile in its sequence
   __device__ int position() const { return shift + first(); }
   __device__ int end_key() const { return shift ? shift : INT_MAX; }  // keys from here on are not seen
+  // Of this tile of queries and the first of the keys' sequence's own tiles; only where dS is stored.
+  __device__ int score_tile() const { return score_tiles_ + tile * ahead_ + tile * (tile + 1) / 2; }
   __device__ bool last() const { return tile == last_tile_ && head == last_head_ && index_ == last_index_; }
   __device__ bool done() const { return index_ > last_index_; }
   __device__ void advance(const Backward& p) {
@@ -133,10 +150,16 @@ class QueryTiles {
       const DeviceSequence next = p.sequences.sequences[index_];
       row_begin = next.row_begin, rows = next.rows, shift = next.first_position;
       begin(0);
+      find_score_tiles(p, shift);
     }
   }
 
  private:
+  __device__ void find_score_tiles(const Backward& p, int first_position) {
+    if (!p.score_gradients) return;
+    score_tiles_ = static_cast<int>(p.sequences.score_tiles[index_]);
+    ahead_ = tiles_ahead(first_position);
+  }
   __device__ void begin(int first_tile) {
     head = first_head_, tile = first_tile_ = first_tile;
     last_tile_ = min(rows - 1, reach_ - shift) / kTile;
@@ -144,13 +167,17 @@ class QueryTiles {
 
   int index_, last_index_;  // of the sequence, and of the last one that sees the keys
   int first_head_, last_head_, first_tile_, last_tile_;
-  int reach_;  // the last row, counted as keys are, that sees one of them
+  int reach_;                        // the last row, counted as keys are, that sees one of them
+  int score_tiles_ = 0, ahead_ = 0;  // what score_tile() begins with; tiles of keys ahead of the queries' sequence
 };
 
-// On Hopper, for head_dim 64 and 128 and rows at multiples of 16 bytes: attention_backward_queries_wgmma.cu (dq) and
-// attention_backward_keys_wgmma.cu (dk and dv, after dq, which writes p.delta).
+// On Hopper, for head_dim 64 and 128 and rows at multiples of 16 bytes. Either attention_backward_queries_wgmma.cu (dq,
+// p.delta), then attention_backward_keys_wgmma.cu (dk, dv); or, where there is memory for dS, the latter first, which
+// reads p.delta, then attention_backward_queries_scores.cu (dq).
 bool takes_wgmma(const Backward& p);
+bool keeps_score_gradients(const Backward& p, const Tensor& memory);
 void launch_query_gradients_wgmma(const Backward& p, Stream& stream);
 void launch_key_gradients_wgmma(const Backward& p, Stream& stream);
+void launch_query_gradients_from_scores(const Backward& p, Stream& stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -10,8 +10,13 @@ namespace {
 constexpr int kStages = 3;
 constexpr int kGroups = 2;  // warpgroups that compute
 constexpr int kThreads = (1 + kGroups) * kWarpgroup;
-constexpr int kLoading = 40, kComputing = 232;  // registers per thread
-constexpr int kQueuedItems = 2;                 // work items that may be queued ahead of the computing warpgroups
+// Registers per thread; of the three warpgroups at most 504, what a block of them is given.
+template <int kDim>
+constexpr int kLoading = kDim == 64 ? 88 : 40;
+template <int kDim>
+constexpr int kComputing = kDim == 64 ? 208 : 232;
+static_assert(kLoading<64> + kGroups * kComputing<64> <= 504 && kLoading<128> + kGroups * kComputing<128> <= 504);
+constexpr int kQueuedItems = 2;  // work items that may be queued ahead of the computing warpgroups
 
 template <int kDim>
 constexpr int kTileElements = kTileRows* kDim;
@@ -34,13 +39,38 @@ struct Work {
 // A stage's tile of queries, as the computing warpgroups see it: QueryTiles.
 struct StageQueries {
   int position, end_key, last;
+  bf16* score_gradients;  // of these queries and the first tile of the keys' sequence, or nullptr
+};
+
+// A number for each query of a tile. Those of a lane, 8 n + 2 t and 8 n + 2 t + 1 for t = lane % 4, lie in 16 bytes
+// each for two n: the matmuls alone nearly take what shared memory delivers.
+struct QueryNumbers {
+  float4 values[kTileRows / 4];
+
+  __device__ __forceinline__ float& operator[](int query) {
+    const int place = query / 16 * 16 + query % 8 / 2 * 4 + query % 16 / 8 * 2 + query % 2;
+    return reinterpret_cast<float*>(values)[place];
+  }
+};
+struct LaneNumbers {
+  float4 values[4];
+
+  __device__ __forceinline__ LaneNumbers(const QueryNumbers& from, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = from.values[4 * i + (lane & 3)];
+  }
+  // Of element e of the n-th tile of 8 queries, as an accumulator has them.
+  __device__ __forceinline__ float of(int n, int e) const {
+    const float4& four = values[n / 2];
+    return n % 2 == 0 ? (e % 2 == 0 ? four.x : four.y) : (e % 2 == 0 ? four.z : four.w);
+  }
 };
 
 template <int kDim>
 struct Shared {
   bf16 keys[kGroups][kTileElements<kDim>], values[kGroups][kTileElements<kDim>];
   bf16 queries[kStages][kTileElements<kDim>], gradients[kStages][kTileElements<kDim>];
-  float4 norm_delta[kStages][kTileRows / 2];  // for two rows each: norm, norm, delta, delta
+  QueryNumbers norms[kStages], deltas[kStages];
   StageQueries tiles[kStages];
   Ring<kStages> ring;
   Ring<kGroups> keys_ring;  // each barrier is used once per work item
@@ -76,11 +106,11 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, co
     const int column = tiles.head * kDim, rows = tiles.rows - tiles.first();
     const int64_t row = int64_t{tiles.row_begin} + tiles.first();
     shared.ring.empty[at.stage].wait(at.round ^ 1);
-    if (thread < kTileRows) {
-      float* const to = reinterpret_cast<float*>(&shared.norm_delta[at.stage][thread / 2]) + (thread & 1);
-      to[0] = stats.log2_norm(), to[2] = stats.delta;
-    }
-    if (thread == 0) shared.tiles[at.stage] = {tiles.position(), tiles.end_key(), tiles.last()};
+    if (thread < kTileRows)
+      shared.norms[at.stage][thread] = stats.log2_norm(), shared.deltas[at.stage][thread] = stats.delta;
+    if (thread == 0)
+      shared.tiles[at.stage] = {tiles.position(), tiles.end_key(), tiles.last(),
+                                p.score_gradients ? p.score_gradients_of(tiles.head, tiles.score_tile()) : nullptr};
     shared.ring.full[at.stage].arrive();
     loader.rows(shared.queries[at.stage], p.q, row, column, rows);
     loader.rows(shared.gradients[at.stage], p.d_o, row, column, rows);
@@ -119,35 +149,54 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, in
 }
 
 // Turns S^T into P^T in place.
-[[maybe_unused]] __device__ __forceinline__ void make_probabilities(float (&s)[8][4], const float4* norm_delta, float c,
-                                                                    int lane) {
+[[maybe_unused]] __device__ __forceinline__ void make_probabilities(float (&s)[8][4], const LaneNumbers& norms,
+                                                                    float c) {
 #pragma unroll
-  for (int n = 0; n < 8; ++n) {
-    const float4 two = norm_delta[4 * n + (lane & 3)];
+  for (int n = 0; n < 8; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -(e & 1 ? two.y : two.x)));
-  }
+    for (int e = 0; e < 4; ++e) s[n][e] = exp2_fast(__fmaf_rn(s[n][e], c, -norms.of(n, e)));
 }
 // Turns dP^T into dS^T in place.
 [[maybe_unused]] __device__ __forceinline__ void make_score_gradients(float (&d)[8][4],
                                                                       const float (&probability)[8][4],
-                                                                      const float4* norm_delta, int lane) {
+                                                                      const LaneNumbers& deltas) {
 #pragma unroll
-  for (int n = 0; n < 8; ++n) {
-    const float4 two = norm_delta[4 * n + (lane & 3)];
+  for (int n = 0; n < 8; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) d[n][e] = probability[n][e] * (d[n][e] - (e & 1 ? two.w : two.z));
-  }
+    for (int e = 0; e < 4; ++e) d[n][e] = probability[n][e] * (d[n][e] - deltas.of(n, e));
 }
-// Masks of 16 keys from first_key on and 64 queries.
+// Masks of 16 keys from first_key on and 64 queries. A lane's queries are i = 8 n + e, e 0 or 1, counted from
+// first_query + 2 (lane % 4) on; those below `begin` do not see its key, nor do those from `end` on.
 [[maybe_unused]] __device__ __forceinline__ void mask_transposed(float (&s)[8][4], int first_key, int first_query,
                                                                  int end_key, int window, int lane) {
+  int begin[2], end[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int key = first_key + lane / 4 + 8 * h, i = key - first_query - 2 * (lane & 3);
+    begin[h] = key < end_key ? i : INT_MAX;
+    end[h] = window ? i + window : INT_MAX;
+  }
 #pragma unroll
   for (int n = 0; n < 8; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int query = first_query + 8 * n + 2 * (lane & 3) + (e & 1), key = first_key + lane / 4 + 8 * (e >> 1);
-      if (key > query || key >= end_key || (window != 0 && key <= query - window)) s[n][e] = -INFINITY;
+      const int i = 8 * n + e % 2;
+      if (i < begin[e / 2] || i >= end[e / 2]) s[n][e] = -INFINITY;
+    }
+}
+
+// Stores dS^T of 64 keys and 64 queries, a warp its 16 keys: rows of 128 bytes, swizzled as a tile. Query
+// 32 i + 8 j + 2 t + e of a row lies at 32 i + 8 t + 2 j + e, so that each lane of a quad, which has all with its t,
+// stores 16 bytes at a time.
+[[maybe_unused]] __device__ __forceinline__ void store_score_gradients(bf16* tile, const uint32_t (&ds)[4][4], int warp,
+                                                                       int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = 16 * warp + 8 * h + lane / 4, chunk = 4 * i + (lane & 3);
+      __stcs(reinterpret_cast<uint4*>(tile + swizzled_offset(row, chunk)),
+             make_uint4(ds[2 * i][h], ds[2 * i][2 + h], ds[2 * i + 1][h], ds[2 * i + 1][2 + h]));
     }
 }
 
@@ -155,9 +204,10 @@ __device__ __forceinline__ void load(Shared<kDim>& shared, const Backward& p, in
 template <int kDim>
 __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv)[kDim / 8][4],
                                             const Shared<kDim>& shared, const Backward& p, int group, int stage,
-                                            int first_key, int first_query, int end_key, int lane) {
+                                            int first_key, const StageQueries& tile, int lane) {
   const bf16* const queries = shared.queries[stage];
   const bf16* const gradients = shared.gradients[stage];
+  const int warp = threadIdx.x / 32 & 3;
   float s[8][4], d[8][4];
   uint32_t a[4][4], ds[4][4];
   wgmma_fence();
@@ -167,18 +217,19 @@ __device__ __forceinline__ void add_queries(float (&dk)[kDim / 8][4], float (&dv
   wgmma_commit();
   wgmma_wait<1>();
   pin(s);
-  const bool all = first_key + kKeyBlock - 1 < min(first_query + 1, end_key) &&
-                   (p.window == 0 || first_key > first_query + kTileRows - 1 - p.window);
-  if (!all) mask_transposed(s, first_key + 16 * (threadIdx.x / 32 & 3), first_query, end_key, p.window, lane);
-  make_probabilities(s, shared.norm_delta[stage], p.c, lane);
+  const bool all = first_key + kKeyBlock - 1 < min(tile.position + 1, tile.end_key) &&
+                   (p.window == 0 || first_key > tile.position + kTileRows - 1 - p.window);
+  if (!all) mask_transposed(s, first_key + 16 * warp, tile.position, tile.end_key, p.window, lane);
+  make_probabilities(s, LaneNumbers(shared.norms[stage], lane), p.c);
   pack_weights(a, s);
   wgmma_fence();
   start_weighted_rows<kDim>(dv, a, gradients);
   wgmma_commit();
   wgmma_wait<1>();
   pin(d);
-  make_score_gradients(d, s, shared.norm_delta[stage], lane);
+  make_score_gradients(d, s, LaneNumbers(shared.deltas[stage], lane));
   pack_weights(ds, d);
+  if (tile.score_gradients) store_score_gradients(tile.score_gradients + first_key * kKeyBlock, ds, warp, lane);
   wgmma_fence();
   start_weighted_rows<kDim>(dk, ds, queries);
   wgmma_commit();
@@ -193,13 +244,13 @@ __device__ __forceinline__ void compute_keys(Shared<kDim>& shared, const Backwar
   const int first_key = work.first + group * kTileRows;
   for (bool last = false; !last; at.advance()) {
     shared.ring.full[at.stage].wait(at.round);
-    const auto [first_query, end_key, is_last] = shared.tiles[at.stage];
-    last = is_last;
+    const StageQueries tile = shared.tiles[at.stage];
+    last = tile.last;
     // Otherwise no query of the tile sees a key of this warpgroup, or the tile has no queries.
-    if (first_key <= first_query && first_key < end_key && group * kTileRows < work.present &&
-        (p.window == 0 || first_key + kKeyBlock - 1 > first_query - p.window)) {
+    if (first_key <= tile.position && first_key < tile.end_key && group * kTileRows < work.present &&
+        (p.window == 0 || first_key + kKeyBlock - 1 > tile.position - p.window)) {
       fence_for_wgmma();
-      add_queries<kDim>(dk, dv, shared, p, group, at.stage, first_key, first_query, end_key, lane);
+      add_queries<kDim>(dk, dv, shared, p, group, at.stage, first_key, tile, lane);
     }
     release_stage(shared.ring.empty[at.stage], lane);
   }
@@ -240,10 +291,10 @@ __global__ void __launch_bounds__(kThreads, 1) key_kernel(const __grid_constant_
     __syncthreads();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (warpgroup == 0) {
-      release_registers<kLoading>();
+      release_registers<kLoading<kDim>>();
       load<kDim>(shared, p, threadIdx.x);
     } else {
-      claim_registers<kComputing>();
+      claim_registers<kComputing<kDim>>();
       compute_keys<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
     }
   } else {

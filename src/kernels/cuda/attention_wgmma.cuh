@@ -213,6 +213,27 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[16][4], const uint32_
       : LOCKSTEP_ROWS_8("+f", d, 0), LOCKSTEP_ROWS_8("+f", d, 8)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));
 }
+// d += a^T b, 64 x 64 (or 128) x 16, both MN-major in shared memory.
+__device__ __forceinline__ void wgmma_columns(float (&d)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, 1, 1, 1, 1, 1;\n"
+      : LOCKSTEP_ROWS_8("+f", d, 0)
+      : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma_columns(float (&d)[16][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, 1, 1, 1, 1, 1;\n"
+      : LOCKSTEP_ROWS_8("+f", d, 0), LOCKSTEP_ROWS_8("+f", d, 8)
+      : "l"(a), "l"(b));
+}
 #undef LOCKSTEP_ROWS_8
 #undef LOCKSTEP_ROW
 

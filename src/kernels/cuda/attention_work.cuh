@@ -135,7 +135,7 @@ struct WorkQueue {
 // All threads of one warpgroup call this together.
 template <int kTiles, bool kFromEnd, bool kAlone = false>
 class TileGroups {
-  static_assert(!kAlone || kTiles == 2);
+  static_assert(!kAlone || kTiles == 2);  // tiles_from() tells only one tile from a whole group
 
  public:
   // The number of tiles of the group that begins with this tile, unless the sequence ends before; 0 if none does.
@@ -253,10 +253,11 @@ class QueryItems {
 };
 
 // Stores 16 rows of a warp by way of 16 kDim elements of shared memory that only this warp uses, so that a thread
-// stores 16 bytes. pair(n, h): columns 8 n + 2 t and 8 n + 2 t + 1 of row g + 8 h.
-template <int kDim, class Pair>
+// stores 16 bytes. pair(n, h): columns 8 n + 2 t and 8 n + 2 t + 1 of row g + 8 h. The warp's row r goes to
+// row + place_of(r) if that is less than `present`.
+template <int kDim, class Pair, class PlaceOf>
 __device__ __forceinline__ void store_staged(bf16* staged, const HeadRows<bf16>& to, int64_t row, int column,
-                                             int present, int lane, const Pair& pair) {
+                                             int present, int lane, const Pair& pair, const PlaceOf& place_of) {
   constexpr int kChunks = kDim / 8;
   __syncwarp();  // no lane uses the memory any more
   const auto place = [&](int r, int chunk) { return staged + r * kDim + (chunk ^ (r & 7)) * 8; };
@@ -268,11 +269,16 @@ __device__ __forceinline__ void store_staged(bf16* staged, const HeadRows<bf16>&
   __syncwarp();
 #pragma unroll
   for (int i = lane; i < 16 * kChunks; i += 32) {
-    const int r = i / kChunks, chunk = i % kChunks;
-    if (r < present)
-      *reinterpret_cast<uint4*>(to.at(row + r, column + 8 * chunk)) = *reinterpret_cast<const uint4*>(place(r, chunk));
+    const int r = i / kChunks, chunk = i % kChunks, at = place_of(r);
+    if (at < present)
+      *reinterpret_cast<uint4*>(to.at(row + at, column + 8 * chunk)) = *reinterpret_cast<const uint4*>(place(r, chunk));
   }
   __syncwarp();
+}
+template <int kDim, class Pair>
+__device__ __forceinline__ void store_staged(bf16* staged, const HeadRows<bf16>& to, int64_t row, int column,
+                                             int present, int lane, const Pair& pair) {
+  store_staged<kDim>(staged, to, row, column, present, lane, pair, [](int r) { return r; });
 }
 
 }  // namespace lockstep::kernels::cuda

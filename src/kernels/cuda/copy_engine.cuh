@@ -102,6 +102,13 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& from, i
       : "memory");
 }
 
+// The copy of `bytes` contiguous bytes, a multiple of 16, between multiples of 16.
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 // The boxes of a boxes_map from column 64 * box on.
 __device__ __forceinline__ void copy_boxes(uint32_t to, const CUtensorMap& from, int box, int row, uint32_t barrier) {
   asm volatile(

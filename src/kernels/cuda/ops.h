@@ -59,7 +59,7 @@ bool qk_norm_rope_attention_forward(Tensor o, const QkNormRopeCall& call, ConstT
 void attention_forward(Tensor o, Tensor stats, ConstTensor q, const AttentionShape& shape,
                        const DeviceSequences& sequences, Stream& stream);  // decode when sequences.tiles is nullptr
 void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstTensor q, ConstTensor o,
-                        ConstTensor stats, Tensor scratch, const AttentionShape& shape,
+                        ConstTensor stats, const AttentionScratch& scratch, const AttentionShape& shape,
                         const DeviceSequences& sequences, Stream& stream);
 
 // What decode keeps between CTAs: partial o [sequences, spans, heads, head_dim], (m, l) [sequences, spans, heads, 2],
