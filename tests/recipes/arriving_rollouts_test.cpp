@@ -105,16 +105,18 @@ TEST_F(Arrival, WithoutStalenessItIsOnPolicy) {
   for (const Json& line : metrics("run")) EXPECT_EQ(line.at("staleness_max"), 0.0);
 }
 
-// Sampling is always ahead here, so samples are under way when a version is published.
+// Sampling is always ahead here, and a sample takes longer than a step of training, so samples are under way when a
+// version is published. (With shorter ones and a checkpoint at each step a slow disk left none under way.)
 TEST_F(Arrival, SamplesUnderWayGoOnWithNewVersions) {
   RlOptions options = arriving("run");
   options.num_rollout = 12;
   options.rollout_batch_size = 2;  // published often
+  options.save.save_interval = 12;
   options.async.max_staleness = 8;
   options.async.buffer_factor = 8;
   options.async.max_concurrent_samples = 8;
   options.adapter.config.target_modules = {"q_proj"};
-  options.sampling.min_tokens = options.sampling.max_tokens = 64;
+  options.sampling.min_tokens = options.sampling.max_tokens = 200;
   options.checks.equal_logprobs = true;
   options.debug.save_rollouts = dump("rollouts");
   run_rl(options, control_);
