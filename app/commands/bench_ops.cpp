@@ -1,6 +1,8 @@
 // lockstep bench: the machine's limits, loading, the model's matmuls, attention.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "commands/bench.h"
 #include "kernels/attention.h"
 #include "kernels/limits.h"
@@ -109,7 +111,9 @@ void bench_attention(Bench& bench) {
   const Tensor dk = arena.alloc({rows, c.kv_width()}, q.dtype), dv = arena.alloc({rows, c.kv_width()}, q.dtype);
   const Tensor stats = arena.alloc({rows, c.heads, 2});
   kernels::AttentionScratch scratch(arena.alloc({rows, c.heads}));
-  if (const int64_t kept = kernels::score_gradient_elements(shape, placed); kept > 0)
+  // As in training, where it lies in the memory of logits: a batch that needs more than that has none.
+  const int64_t logits = std::min(rows, bench.base.model->logits_rows()) * c.vocab_size;
+  if (const int64_t kept = kernels::score_gradient_elements(shape, placed); kept > 0 && kept <= logits)
     scratch.score_gradients = arena.alloc({kept}, q.dtype);
 
   const double layers = static_cast<double>(c.layers);

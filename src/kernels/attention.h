@@ -77,10 +77,10 @@ struct DeviceSequences {
   // attention_backward: [num_sequences] how many of the sequences after this one begin with its positions; absent:
   // none.
   const int32_t* followers = nullptr;
-  // attention_backward: [num_sequences] how many score tiles are those of sequences before this one. A tile of queries
-  // has one for each tile of 64 keys that it could see without a window: first those of the positions ahead of the
-  // sequence's rows, then those of its own rows up to its last one. A sequence has them in order of its tiles, then of
-  // keys.
+  // attention_backward: [num_sequences] the number of the sequence's first score tile. A score tile is a tile of 64
+  // queries by 64 keys that it could see without a window: first keys of positions ahead of the sequence's rows, then
+  // of its own rows up to the tile's last one. They are numbered by sequence, then tile of queries, then tile of keys;
+  // all heads have the same.
   const int64_t* score_tiles = nullptr;
   int64_t num_score_tiles = 0;
 };
@@ -104,8 +104,8 @@ int64_t span_scratch_floats(const AttentionShape& shape, int64_t num_sequences, 
 // Memory of attention_backward on a GPU; on the CPU both may be empty.
 struct AttentionScratch {
   Tensor dots;             // [T, heads] f32: do_i . o_i
-  Tensor score_gradients;  // any memory of bf16. With score_gradient_elements of it a Hopper makes ds of heads of 64 or
-                           // 128 once, keeping it for dq, rather than twice; the bits are the same.
+  Tensor score_gradients;  // bf16, of any size. Where it has score_gradient_elements, a Hopper GPU computes ds of heads
+                           // of 64 or 128 once and keeps it here for dq, rather than twice; the bits are the same.
 
   AttentionScratch(Tensor dots = {}, Tensor score_gradients = {})  // NOLINT: mostly that is all
       : dots(dots), score_gradients(score_gradients) {}

@@ -106,7 +106,7 @@ class TrainPass {
   // Their gradient, in their memory. d_outputs [1 or 2, N]: of log-probs, and of entropies; d_candidates [N, K], or
   // empty.
   Tensor logits_backward(const Logits& logits, int64_t begin, Tensor d_outputs, ConstTensor d_candidates);
-  // Once head_backward is done, for what backward of the blocks needs; empty on the CPU.
+  // Nobody reads logits once head_backward is done: their memory, for backward of the blocks. Empty on the CPU.
   Tensor memory_of_logits();
   // Rows from `begin` on of those with a target, as many as d_logits has. `lanes` number these rows.
   void head_chunk_backward(Tensor d_hidden, ConstTensor d_logits, int64_t begin,

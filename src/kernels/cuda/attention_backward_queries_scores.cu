@@ -27,7 +27,7 @@ struct Work {
   int first, head;  // row in the sequence; head is -1 after the last work item
   int ahead;
   int first_keys, last_keys;  // tiles that any row sees
-  int score_tile;             // the first one
+  int score_tile;             // of the first tile of queries and tile 0 of keys
 
   Work() = default;
   __device__ Work(const Backward& p, const QueryTile& tile, int query_head)
