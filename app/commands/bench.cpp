@@ -172,16 +172,22 @@ double Bench::attention_flops(int64_t tokens) const {
   return 4 * pairs * static_cast<double>(base.config.q_width());
 }
 
-double Bench::seconds(const std::function<void()>& work) const {
+double Bench::seconds(const std::function<void()>& work, double least, int cpu_runs) const {
   constexpr double kEnough = 5;
+  constexpr size_t kGpuRuns = 3;
   std::vector<double> times;
-  const Stopwatch watch;
+  double total = 0;
+  const auto is_enough = [&] {
+    if (!gpu()) return times.size() >= static_cast<size_t>(cpu_runs);
+    return total >= kEnough || (total >= least && times.size() >= kGpuRuns);
+  };
   do {
     const Stopwatch run;
     work();
     times.push_back(run.ms() / 1000);
-  } while (gpu() && times.size() < 3 && watch.ms() / 1000 < kEnough);
-  return median(times);
+    total += times.back();
+  } while (!is_enough());
+  return gpu() ? total / static_cast<double>(times.size()) : median(times);
 }
 
 lora::LoraConfig bench_adapter_config(const BenchOptions& options) {

@@ -92,9 +92,7 @@ void bench_train(Bench& bench) {
   const int64_t max_tokens = steps.max_tokens();
   reset_peaks();
   steps.step();
-  std::vector<double> times;
-  for (int i = 0; i < kSteps; ++i) times.push_back(steps.step());
-  report_speed(bench, 1000 * steps.tokens() / median(times));
+  report_speed(bench, steps.tokens() / bench.seconds([&] { steps.step(); }, 3, kSteps));
   const int64_t peak = bench.gpu() ? peak_bytes(Device::cuda) : peak_resident_bytes();
   bench.report.results["train_peak_bytes"] = peak;
   bench.report.results["train_max_tokens"] = max_tokens;

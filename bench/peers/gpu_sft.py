@@ -28,7 +28,8 @@ parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--seq-length", type=int, default=2048)
 parser.add_argument("--lora-rank", type=int, default=16)
 parser.add_argument("--attention", default="sdpa")
-parser.add_argument("--steps", type=int, default=5, help="timed steps of each micro-batch size, at most")
+parser.add_argument("--least-seconds", type=float, default=3,
+                    help="of timed steps of each micro-batch size; their mean counts, as in lockstep bench")
 parser.add_argument("--seconds", type=float, default=85, help="time for everything, loading included")
 parser.add_argument("--json", required=True)
 options = parser.parse_args()
@@ -104,7 +105,7 @@ def measure(forward, micro_batch):
     step()
     torch.cuda.reset_peak_memory_stats()
     times = []
-    while len(times) < options.steps and (len(times) < 2 or seconds_left() > 0):
+    while len(times) < 2 or (sum(times) < options.least_seconds and seconds_left() > 0):
         start = time.perf_counter()
         step()
         times.append(time.perf_counter() - start)
@@ -149,7 +150,7 @@ for micro_batch in options.micro_batch_size:
         record(micro_batch, failure)
         print(f"micro-batch {micro_batch}: {failure}", flush=True)
         continue
-    rate = options.batch_size * options.seq_length / statistics.median(times)
+    rate = options.batch_size * options.seq_length / statistics.mean(times)
     if rate > result["train_tok_s"]:
         result.update(train_tok_s=rate, train_peak_bytes=peak, micro_batch_size=micro_batch)
     record(micro_batch, {"train_tok_s": rate, "peak_gib": peak / 2**30, "first_step_s": warm, "steps_s": times})

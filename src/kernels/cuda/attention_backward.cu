@@ -5,6 +5,7 @@
 // attention_backward_wide.cu takes head_dim above 128.
 #include "kernels/cuda/attention_backward.cuh"
 #include "kernels/cuda/attention_wide.cuh"
+#include "kernels/cuda/library.h"
 #include "kernels/cuda/ops.h"
 
 namespace lockstep::kernels::cuda {
@@ -277,15 +278,18 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   const bool wgmma = takes_wgmma(arguments);
   if (wgmma && keeps_score_gradients(arguments, scratch.score_gradients))
     arguments.score_gradients = data_of<bf16>(scratch.score_gradients);
+  arguments.counters = library_of(stream).attention_counters();
   if (wgmma && !arguments.score_gradients) {
     launch_query_gradients_wgmma(arguments, stream);
-    return launch_key_gradients_wgmma(arguments, stream);
+    launch_key_gradients_wgmma(arguments, stream);
+    return check_launch(kOp, {q});
   }
   delta_kernel<<<blocks((q.shape[0] * shape.heads * 16 + kThreads - 1) / kThreads), kThreads, 0, on>>>(arguments);
   check_launch(kOp, {q});
   if (wgmma) {
     launch_key_gradients_wgmma(arguments, stream);
-    return launch_query_gradients_from_scores(arguments, stream);
+    launch_query_gradients_from_scores(arguments, stream);
+    return check_launch(kOp, {q});
   }
   if (is_wide(shape.head_dim)) {
     launch_backward_wide(arguments, stream);

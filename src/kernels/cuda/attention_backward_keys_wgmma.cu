@@ -2,20 +2,17 @@
 // loads. The others have 64 keys each and are not synchronized with each other, so that the exponentials of one overlap
 // the matmuls of the other. They compute S^T = K Q^T, so P and dS stay in registers.
 #include "kernels/cuda/attention_backward_wgmma.cuh"
-#include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kStages = 3;
 constexpr int kGroups = 2;  // warpgroups that compute
-constexpr int kThreads = (1 + kGroups) * kWarpgroup;
-// Registers per thread; of the three warpgroups at most 504, what a block of them is given.
+// Registers per thread.
 template <int kDim>
 constexpr int kLoading = kDim == 64 ? 88 : 40;
 template <int kDim>
 constexpr int kComputing = kDim == 64 ? 208 : 232;
-static_assert(kLoading<64> + kGroups * kComputing<64> <= 504 && kLoading<128> + kGroups * kComputing<128> <= 504);
 constexpr int kQueuedItems = 2;  // work items that may be queued ahead of the computing warpgroups
 
 template <int kDim>
@@ -279,7 +276,7 @@ __device__ __forceinline__ void compute_keys(Shared<kDim>& shared, const Backwar
 // dk and dv for a work item: summed over the sequences that see them, the heads of the group, then
 // tiles of queries, in order.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) key_kernel(const __grid_constant__ Backward p) {
+__global__ void __launch_bounds__(kPersistentThreads, 1) key_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
@@ -288,38 +285,20 @@ __global__ void __launch_bounds__(kThreads, 1) key_kernel(const __grid_constant_
       shared.keys_ring.init(kWarpgroup, 1);
       shared.work_items.init(kGroups);
     }
-    __syncthreads();
-    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    if (warpgroup == 0) {
-      release_registers<kLoading<kDim>>();
-      load<kDim>(shared, p, threadIdx.x);
-    } else {
-      claim_registers<kComputing<kDim>>();
-      compute_keys<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
-    }
+    part_warpgroups<kLoading<kDim>, kComputing<kDim>>(
+        [&](int thread) { load<kDim>(shared, p, thread); },
+        [&](int group, int lane) { compute_keys<kDim>(shared, p, group, lane); });
   } else {
     __trap();
   }
 }
 
-template <int kDim>
-void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
-  const int64_t items = max_groups(p.sequences, p.sequences.followers ? 1 : kGroups) * p.kv_heads;
-  allow_shared<key_kernel<kDim>>(kBytes);
-  key_kernel<kDim><<<static_cast<unsigned>(std::min<int64_t>(items, multiprocessors)), kThreads, kBytes, stream>>>(p);
-  check_launch("attention_backward");
-}
-
 }  // namespace
 
 void launch_key_gradients_wgmma(const Backward& p, Stream& stream) {
-  const Library& library = library_of(stream);
-  Backward counted = p;
-  counted.counters = library.attention_counters();
-  const cudaStream_t on = stream_of(stream);
-  p.head_dim == 64 ? launch<64>(counted, library.multiprocessors, on)
-                   : launch<128>(counted, library.multiprocessors, on);
+  const int64_t items = max_groups(p.sequences, p.sequences.followers ? 1 : kGroups) * p.kv_heads;
+  p.head_dim == 64 ? launch_persistent<key_kernel<64>, Shared<64>>(p, items, stream)
+                   : launch_persistent<key_kernel<128>, Shared<128>>(p, items, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -4,7 +4,6 @@
 // each.
 #include "kernels/cuda/attention_backward_wgmma.cuh"
 #include "kernels/cuda/copy_engine.cuh"
-#include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -13,7 +12,6 @@ constexpr int kTiles = 4;      // of a work item
 constexpr int kGroups = 2;     // warpgroups that compute
 constexpr int kTilesEach = 2;  // warpgroup g has tiles g and g + kGroups
 static_assert(kTiles == kGroups * kTilesEach);
-constexpr int kThreads = (1 + kGroups) * kWarpgroup;
 constexpr int kLoading = 88, kComputing = 208;  // registers per thread
 constexpr int kStages = 4;
 constexpr int kQueuedItems = 2;  // work items that may be queued ahead of the computing warpgroups
@@ -199,7 +197,7 @@ __device__ __forceinline__ void compute(Shared<kDim>& shared, const Backward& p,
 
 // dq for a work item: summed over tiles of keys in order.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) query_kernel(const __grid_constant__ Backward p) {
+__global__ void __launch_bounds__(kPersistentThreads, 1) query_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
@@ -208,27 +206,11 @@ __global__ void __launch_bounds__(kThreads, 1) query_kernel(const __grid_constan
       shared.work_items.init(kGroups);
       barrier_init_fence();
     }
-    __syncthreads();
-    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    if (warpgroup == 0) {
-      release_registers<kLoading>();
-      load<kDim>(shared, p, threadIdx.x);
-    } else {
-      claim_registers<kComputing>();
-      compute<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
-    }
+    part_warpgroups<kLoading, kComputing>([&](int thread) { load<kDim>(shared, p, thread); },
+                                          [&](int group, int lane) { compute<kDim>(shared, p, group, lane); });
   } else {
     __trap();
   }
-}
-
-template <int kDim>
-void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
-  const int64_t items = max_groups(p.sequences, kTiles) * p.heads;
-  allow_shared<query_kernel<kDim>>(kBytes);
-  query_kernel<kDim><<<static_cast<unsigned>(std::min<int64_t>(items, multiprocessors)), kThreads, kBytes, stream>>>(p);
-  check_launch("attention_backward");
 }
 
 }  // namespace
@@ -240,12 +222,9 @@ bool keeps_score_gradients(const Backward& p, const Tensor& memory) {
 }
 
 void launch_query_gradients_from_scores(const Backward& p, Stream& stream) {
-  const Library& library = library_of(stream);
-  Backward counted = p;
-  counted.counters = library.attention_counters();
-  const cudaStream_t on = stream_of(stream);
-  p.head_dim == 64 ? launch<64>(counted, library.multiprocessors, on)
-                   : launch<128>(counted, library.multiprocessors, on);
+  const int64_t items = max_groups(p.sequences, kTiles) * p.heads;
+  p.head_dim == 64 ? launch_persistent<query_kernel<64>, Shared<64>>(p, items, stream)
+                   : launch_persistent<query_kernel<128>, Shared<128>>(p, items, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

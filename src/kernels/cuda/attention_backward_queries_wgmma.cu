@@ -2,13 +2,11 @@
 // have 64 queries each (QueryWork); queries, dO, P and dS stay in registers. While one of them computes exponentials,
 // its next matmuls or those of the other are in flight.
 #include "kernels/cuda/attention_backward_wgmma.cuh"
-#include "kernels/cuda/library.h"
 #include "kernels/cuda/row_io.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kThreads = (1 + kUnits) * kWarpgroup;
 constexpr int kLoading = 40, kComputing = 232;  // registers per thread
 constexpr int kStages = 4;
 constexpr int kQueuedItems = 2;  // work items that may be queued ahead of the computing warpgroups
@@ -220,7 +218,7 @@ __device__ __forceinline__ void compute(Shared<kDim>& shared, const Backward& p,
 
 // dq for a work item: summed over blocks of keys in order.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) query_kernel(const __grid_constant__ Backward p) {
+__global__ void __launch_bounds__(kPersistentThreads, 1) query_kernel(const __grid_constant__ Backward p) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
@@ -230,28 +228,11 @@ __global__ void __launch_bounds__(kThreads, 1) query_kernel(const __grid_constan
       for (auto& ring : shared.gradients_ring) ring.init(kWarpgroup, 1);
       shared.work_items.init(kUnits);
     }
-    __syncthreads();
-    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    if (warpgroup == 0) {
-      release_registers<kLoading>();
-      load<kDim>(shared, p, threadIdx.x);
-    } else {
-      claim_registers<kComputing>();
-      compute<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
-    }
+    part_warpgroups<kLoading, kComputing>([&](int thread) { load<kDim>(shared, p, thread); },
+                                          [&](int group, int lane) { compute<kDim>(shared, p, group, lane); });
   } else {
     __trap();
   }
-}
-
-template <int kDim>
-void launch(const Backward& p, int multiprocessors, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
-  const auto ctas =
-      static_cast<unsigned>(std::min<int64_t>(max_groups(p.sequences, kUnits) * p.heads, multiprocessors));
-  allow_shared<query_kernel<kDim>>(kBytes);
-  query_kernel<kDim><<<ctas, kThreads, kBytes, stream>>>(p);
-  check_launch("attention_backward");
 }
 
 }  // namespace
@@ -261,12 +242,9 @@ bool takes_wgmma(const Backward& p) {
 }
 
 void launch_query_gradients_wgmma(const Backward& p, Stream& stream) {
-  const Library& library = library_of(stream);
-  Backward counted = p;
-  counted.counters = library.attention_counters();
-  const cudaStream_t on = stream_of(stream);
-  p.head_dim == 64 ? launch<64>(counted, library.multiprocessors, on)
-                   : launch<128>(counted, library.multiprocessors, on);
+  const int64_t items = max_groups(p.sequences, kUnits) * p.heads;
+  p.head_dim == 64 ? launch_persistent<query_kernel<64>, Shared<64>>(p, items, stream)
+                   : launch_persistent<query_kernel<128>, Shared<128>>(p, items, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

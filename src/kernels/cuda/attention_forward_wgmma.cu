@@ -3,12 +3,10 @@
 // its next block and the weighted values of its previous one in flight while it computes the exponentials of a block.
 #include "kernels/cuda/attention_forward.cuh"
 #include "kernels/cuda/attention_work.cuh"
-#include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kThreads = (1 + kUnits) * kWarpgroup;
 constexpr int kLoading = 40, kComputing = 232;  // registers per thread
 constexpr int kStages = 4;                      // ring buffers of tiles of keys and of values
 constexpr int kQueuedItems = 2;                 // work items that may be queued ahead of the computing warpgroups
@@ -201,7 +199,7 @@ __device__ __forceinline__ void compute(Shared<kDim>& shared, const Forward& p, 
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_constant__ Forward p) {
+__global__ void __launch_bounds__(kPersistentThreads, 1) forward_kernel(const __grid_constant__ Forward p) {
   if constexpr (kHasWgmma) {
     extern __shared__ __align__(kTileAlignment) unsigned char memory[];
     auto& shared = *reinterpret_cast<Shared<kDim>*>(aligned_tiles(memory));
@@ -211,27 +209,11 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const __grid_const
       shared.queries_ring.init(kWarpgroup, 1);
       shared.work_items.init(kUnits);
     }
-    __syncthreads();
-    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-    if (warpgroup == 0) {
-      release_registers<kLoading>();
-      load<kDim>(shared, p, threadIdx.x);
-    } else {
-      claim_registers<kComputing>();
-      compute<kDim>(shared, p, warpgroup - 1, threadIdx.x & 31);
-    }
+    part_warpgroups<kLoading, kComputing>([&](int thread) { load<kDim>(shared, p, thread); },
+                                          [&](int group, int lane) { compute<kDim>(shared, p, group, lane); });
   } else {
     __trap();
   }
-}
-
-template <int kDim>
-void launch(const Forward& p, int multiprocessors, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(Shared<kDim>) + kTileAlignment;
-  const auto ctas =
-      static_cast<unsigned>(std::min<int64_t>(max_groups(p.sequences, kUnits) * p.heads, multiprocessors));
-  allow_shared<forward_kernel<kDim>>(kBytes);
-  forward_kernel<kDim><<<ctas, kThreads, kBytes, stream>>>(p);
 }
 
 }  // namespace
@@ -241,9 +223,9 @@ bool takes_wgmma(const Forward& p) {
 }
 
 void launch_forward_wgmma(const Forward& p, Stream& stream) {
-  const int multiprocessors = library_of(stream).multiprocessors;
-  p.head_dim == 64 ? launch<64>(p, multiprocessors, stream_of(stream))
-                   : launch<128>(p, multiprocessors, stream_of(stream));
+  const int64_t items = max_groups(p.sequences, kUnits) * p.heads;
+  p.head_dim == 64 ? launch_persistent<forward_kernel<64>, Shared<64>>(p, items, stream)
+                   : launch_persistent<forward_kernel<128>, Shared<128>>(p, items, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention_wgmma.cuh"
 #include "kernels/cuda/claimed_indices.cuh"
+#include "kernels/cuda/library.h"
 
 namespace lockstep::kernels::cuda {
 
@@ -58,6 +59,35 @@ struct TileLoader {
 __device__ __forceinline__ void find_positions(const bf16* (&from)[4], const KvPlace& place, int position) {
 #pragma unroll
   for (int b = 0; b < 4; ++b) from[b] = place.at(position + b * static_cast<int>(kKvBlock));
+}
+
+inline constexpr int kPersistentThreads = 3 * kWarpgroup;
+
+// What the three warpgroups of a CTA do: the first loads, and two compute. Registers per thread; together the three
+// have no more than they are launched with, or those that claim more would wait for ever. The barriers have been
+// initialized.
+template <int kLoading, int kComputing, class Load, class Compute>
+__device__ __forceinline__ void part_warpgroups(const Load& load, const Compute& compute) {
+  constexpr int kLaunchedWith = 168;  // 65,536 for 384 threads, in steps of 8
+  static_assert(kLoading + 2 * kComputing <= 3 * kLaunchedWith);
+  __syncthreads();
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (warpgroup == 0) {
+    release_registers<kLoading>();
+    load(threadIdx.x);
+  } else {
+    claim_registers<kComputing>();
+    compute(warpgroup - 1, threadIdx.x & 31);
+  }
+}
+
+// Launches a kernel of three warpgroups: a CTA on each multiprocessor or, if there are fewer, for each work item.
+template <auto kKernel, class Shared, class Arguments>
+void launch_persistent(const Arguments& p, int64_t items, Stream& stream) {
+  constexpr int kBytes = sizeof(Shared) + kTileAlignment;
+  const int64_t ctas = std::min<int64_t>(items, library_of(stream).multiprocessors);
+  allow_shared<kKernel>(kBytes);
+  kKernel<<<static_cast<unsigned>(ctas), kPersistentThreads, kBytes, stream_of(stream)>>>(p);
 }
 
 // Persistent CTAs, one per multiprocessor. The loading warpgroup finds the CTA's work items (a tile group and a head
