@@ -172,14 +172,14 @@ double Bench::attention_flops(int64_t tokens) const {
   return 4 * pairs * static_cast<double>(base.config.q_width());
 }
 
-double Bench::seconds(const std::function<void()>& work, double least, int cpu_runs) const {
+double Bench::seconds(const std::function<void()>& work, double least_seconds, int cpu_runs) const {
   constexpr double kEnough = 5;
   constexpr size_t kGpuRuns = 3;
   std::vector<double> times;
   double total = 0;
   const auto is_enough = [&] {
     if (!gpu()) return times.size() >= static_cast<size_t>(cpu_runs);
-    return total >= kEnough || (total >= least && times.size() >= kGpuRuns);
+    return total >= kEnough || (total >= least_seconds && times.size() >= kGpuRuns);
   };
   do {
     const Stopwatch run;

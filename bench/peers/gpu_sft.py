@@ -28,8 +28,8 @@ parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--seq-length", type=int, default=2048)
 parser.add_argument("--lora-rank", type=int, default=16)
 parser.add_argument("--attention", default="sdpa")
-parser.add_argument("--least-seconds", type=float, default=3,
-                    help="of timed steps of each micro-batch size; their mean counts, as in lockstep bench")
+parser.add_argument("--timed-seconds", type=float, default=3,
+                    help="steps of each micro-batch size are timed for at least this long; the mean counts, as in lockstep bench")
 parser.add_argument("--seconds", type=float, default=85, help="time for everything, loading included")
 parser.add_argument("--json", required=True)
 options = parser.parse_args()
@@ -105,7 +105,7 @@ def measure(forward, micro_batch):
     step()
     torch.cuda.reset_peak_memory_stats()
     times = []
-    while len(times) < 2 or (sum(times) < options.least_seconds and seconds_left() > 0):
+    while len(times) < 2 or (sum(times) < options.timed_seconds and seconds_left() > 0):
         start = time.perf_counter()
         step()
         times.append(time.perf_counter() - start)

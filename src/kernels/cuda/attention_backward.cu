@@ -278,7 +278,7 @@ void attention_backward(Tensor dq, Tensor dk, Tensor dv, ConstTensor d_o, ConstT
   const bool wgmma = takes_wgmma(arguments);
   if (wgmma && keeps_score_gradients(arguments, scratch.score_gradients))
     arguments.score_gradients = data_of<bf16>(scratch.score_gradients);
-  arguments.counters = library_of(stream).attention_counters();
+  if (wgmma) arguments.counters = library_of(stream).attention_counters();
   if (wgmma && !arguments.score_gradients) {
     launch_query_gradients_wgmma(arguments, stream);
     launch_key_gradients_wgmma(arguments, stream);

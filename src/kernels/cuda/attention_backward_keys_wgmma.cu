@@ -7,7 +7,7 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kStages = 3;
-constexpr int kGroups = 2;  // warpgroups that compute
+constexpr int kGroups = kComputingGroups;
 // Registers per thread.
 template <int kDim>
 constexpr int kLoading = kDim == 64 ? 88 : 40;

@@ -8,8 +8,8 @@
 namespace lockstep::kernels::cuda {
 namespace {
 
-constexpr int kTiles = 4;      // of a work item
-constexpr int kGroups = 2;     // warpgroups that compute
+constexpr int kTiles = 4;  // of a work item
+constexpr int kGroups = kComputingGroups;
 constexpr int kTilesEach = 2;  // warpgroup g has tiles g and g + kGroups
 static_assert(kTiles == kGroups * kTilesEach);
 constexpr int kLoading = 88, kComputing = 208;  // registers per thread

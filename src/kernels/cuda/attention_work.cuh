@@ -1,6 +1,8 @@
 // How the attention kernels for Hopper load tiles and share out their work.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/attention_wgmma.cuh"
 #include "kernels/cuda/claimed_indices.cuh"
 #include "kernels/cuda/library.h"
@@ -61,15 +63,16 @@ __device__ __forceinline__ void find_positions(const bf16* (&from)[4], const KvP
   for (int b = 0; b < 4; ++b) from[b] = place.at(position + b * static_cast<int>(kKvBlock));
 }
 
-inline constexpr int kPersistentThreads = 3 * kWarpgroup;
+inline constexpr int kComputingGroups = 2;  // warpgroups that compute, beside the one that loads
+inline constexpr int kPersistentThreads = (1 + kComputingGroups) * kWarpgroup;
 
-// What the three warpgroups of a CTA do: the first loads, and two compute. Registers per thread; together the three
-// have no more than they are launched with, or those that claim more would wait for ever. The barriers have been
-// initialized.
+// Splits a CTA: its first warpgroup calls load(thread), the others compute(group, lane). Thread 0 has initialized the
+// barriers. Registers per thread: together the warpgroups may have no more than the CTA is launched with, or those that
+// claim more would wait for ever.
 template <int kLoading, int kComputing, class Load, class Compute>
 __device__ __forceinline__ void part_warpgroups(const Load& load, const Compute& compute) {
-  constexpr int kLaunchedWith = 168;  // 65,536 for 384 threads, in steps of 8
-  static_assert(kLoading + 2 * kComputing <= 3 * kLaunchedWith);
+  constexpr int kLaunchedWith = 65536 / kPersistentThreads / 8 * 8;
+  static_assert(kLoading + kComputingGroups * kComputing <= (1 + kComputingGroups) * kLaunchedWith);
   __syncthreads();
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (warpgroup == 0) {
@@ -81,7 +84,8 @@ __device__ __forceinline__ void part_warpgroups(const Load& load, const Compute&
   }
 }
 
-// Launches a kernel of three warpgroups: a CTA on each multiprocessor or, if there are fewer, for each work item.
+// Launches a kernel of kPersistentThreads: a CTA on each multiprocessor or, if there are fewer work items than these,
+// for each item. The caller's check_launch() reports a failure.
 template <auto kKernel, class Shared, class Arguments>
 void launch_persistent(const Arguments& p, int64_t items, Stream& stream) {
   constexpr int kBytes = sizeof(Shared) + kTileAlignment;
@@ -223,7 +227,7 @@ inline int64_t max_groups(const DeviceSequences& sequences, int tiles) {
 // Work items of queries: two units of 64 rows, for two warpgroups: two tiles of one head or, where a sequence has only
 // one tile, two heads of a group.
 
-inline constexpr int kUnits = 2;
+inline constexpr int kUnits = kComputingGroups;
 
 // 64 rows of one head, or as many of them as are present.
 struct Unit {
