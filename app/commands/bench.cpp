@@ -173,21 +173,15 @@ double Bench::attention_flops(int64_t tokens) const {
 }
 
 double Bench::seconds(const std::function<void()>& work, double least_seconds, int cpu_runs) const {
-  constexpr double kEnough = 5;
-  constexpr size_t kGpuRuns = 3;
-  std::vector<double> times;
-  double total = 0;
-  const auto is_enough = [&] {
-    if (!gpu()) return times.size() >= static_cast<size_t>(cpu_runs);
-    return total >= kEnough || (total >= least_seconds && times.size() >= kGpuRuns);
-  };
-  do {
-    const Stopwatch run;
+  const auto run = [&] {
+    const Stopwatch watch;
     work();
-    times.push_back(run.ms() / 1000);
-    total += times.back();
-  } while (!is_enough());
-  return gpu() ? total / static_cast<double>(times.size()) : median(times);
+    return watch.ms() / 1000;
+  };
+  if (gpu()) return sustained_seconds(run, least_seconds);
+  std::vector<double> times;
+  for (int i = 0; i < cpu_runs; ++i) times.push_back(run());
+  return median(times);
 }
 
 lora::LoraConfig bench_adapter_config(const BenchOptions& options) {
@@ -195,6 +189,15 @@ lora::LoraConfig bench_adapter_config(const BenchOptions& options) {
           .alpha = 2.0 * static_cast<double>(options.lora_rank),
           .type = lora::LoraType::canonical,
           .target_modules = {"all-linear"}};
+}
+
+double sustained_seconds(const std::function<double()>& run, double least_seconds) {
+  constexpr int kLeastRuns = 3;
+  constexpr double kEnough = 5;
+  double total = 0;
+  int runs = 0;
+  for (; total < kEnough && (runs < kLeastRuns || total < least_seconds); ++runs) total += run();
+  return total / runs;
 }
 
 double median(std::vector<double> values) {

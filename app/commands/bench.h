@@ -66,16 +66,17 @@ struct Bench {
   int64_t matmul_parameters() const;
   // Matmuls of attention over one sequence of this length, all layers, forward only.
   double attention_flops(int64_t tokens) const;
-  // Seconds of `work`. GPU: the mean of all runs, at least three and at least `least_seconds` of them, but none begins
-  // after five seconds. At its limit of power a GPU changes its clock up and down in the first seconds of a load, and
-  // the time of a run by a tenth, so a few short runs would tell how long ago the load began. CPU: the median of
-  // `cpu_runs`.
+  // Seconds of `work`: on a GPU sustained_seconds, on a CPU the median of `cpu_runs`.
   double seconds(const std::function<void()>& work, double least_seconds = 1.5, int cpu_runs = 1) const;
 };
 
 // One pair per projection, as PEFT has it, so that a peer's step is the same work.
 lora::LoraConfig bench_adapter_config(const BenchOptions& options);
 
+// The mean of all runs, at least three and `least_seconds` of them, but none begins after five seconds. `run` returns
+// its seconds. A GPU at its limit of power changes its clock up and down in the first seconds of a load, and the time
+// of a run by a tenth, so a few short runs would tell how long ago the load began.
+double sustained_seconds(const std::function<double()>& run, double least_seconds);
 double median(std::vector<double> values);
 
 // The parts, in bench_ops.cpp, bench_train.cpp and bench_rollout.cpp.

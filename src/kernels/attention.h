@@ -77,10 +77,10 @@ struct DeviceSequences {
   // attention_backward: [num_sequences] how many of the sequences after this one begin with its positions; absent:
   // none.
   const int32_t* followers = nullptr;
-  // attention_backward: [num_sequences] the number of the sequence's first score tile. A score tile is a tile of 64
-  // queries by 64 keys that it could see without a window: first keys of positions ahead of the sequence's rows, then
-  // of its own rows up to the tile's last one. They are numbered by sequence, then tile of queries, then tile of keys;
-  // all heads have the same.
+  // attention_backward: [num_sequences] the number of the sequence's first score tile. A score tile is 64 queries
+  // by 64 keys which these could see if there were no window: keys of positions ahead of the sequence's rows, then of
+  // its own rows up to the last of these queries. They are numbered by sequence, then queries, then keys; all heads
+  // have the same.
   const int64_t* score_tiles = nullptr;
   int64_t num_score_tiles = 0;
 };

@@ -1,7 +1,11 @@
 // lockstep bench and the random weights it can run on.
+#include "commands/bench.h"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
+#include <vector>
 
 #include "commands/commands.h"
 #include "recipes/base.h"
@@ -39,6 +43,34 @@ TEST_F(BenchCommand, DummyWeightsNeedConfigJsonAlone) {
   EXPECT_NE(info_.str().find("random numbers"), std::string::npos);
   expect_error<FormatError>([&] { recipes::load_base({.hf_checkpoint = base_.hf_checkpoint}, stream, control_); },
                             {"safetensors"});
+}
+
+// The seconds of `run`, given those of its first runs; all later ones take as long as the last of them.
+struct Measured {
+  double seconds = 0;
+  size_t runs = 0;
+};
+Measured measured(const std::vector<double>& times, double least_seconds) {
+  Measured result;
+  result.seconds = sustained_seconds([&] { return times[std::min(result.runs++, times.size() - 1)]; }, least_seconds);
+  return result;
+}
+
+// A GPU whose clock swings: the first runs alone, or their median, would be 121 ms.
+TEST(SustainedSeconds, AreTheMeanOfMoreThanOnePhaseOfTheClock) {
+  const std::vector<double> swing = {0.121, 0.121, 0.121, 0.121, 0.121, 0.132, 0.133, 0.124,
+                                     0.121, 0.121, 0.121, 0.121, 0.121, 0.131, 0.131, 0.125};
+  const Measured mean = measured(swing, 1.5);
+  EXPECT_EQ(mean.runs, 13u);
+  EXPECT_NEAR(mean.seconds, 1.599 / 13, 1e-9);
+  EXPECT_EQ(measured(swing, 0).runs, 3u);
+}
+
+TEST(SustainedSeconds, LongRunsAreFew) {
+  EXPECT_EQ(measured({0.6}, 1.5).runs, 3u);
+  EXPECT_EQ(measured({2.4}, 1.5).runs, 3u);
+  EXPECT_EQ(measured({3}, 1.5).runs, 2u) << "none begins after five seconds";
+  EXPECT_EQ(measured({30}, 3).runs, 1u);
 }
 
 TEST_F(BenchCommand, EveryPartFillsTheRecord) {

@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kPersistentThreads, 1) key_kernel(const __grid
       shared.keys_ring.init(kWarpgroup, 1);
       shared.work_items.init(kGroups);
     }
-    part_warpgroups<kLoading<kDim>, kComputing<kDim>>(
+    split_warpgroups<kLoading<kDim>, kComputing<kDim>>(
         [&](int thread) { load<kDim>(shared, p, thread); },
         [&](int group, int lane) { compute_keys<kDim>(shared, p, group, lane); });
   } else {

@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(kPersistentThreads, 1) query_kernel(const __gr
       shared.work_items.init(kGroups);
       barrier_init_fence();
     }
-    part_warpgroups<kLoading, kComputing>([&](int thread) { load<kDim>(shared, p, thread); },
-                                          [&](int group, int lane) { compute<kDim>(shared, p, group, lane); });
+    split_warpgroups<kLoading, kComputing>([&](int thread) { load<kDim>(shared, p, thread); },
+                                           [&](int group, int lane) { compute<kDim>(shared, p, group, lane); });
   } else {
     __trap();
   }

@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(kPersistentThreads, 1) query_kernel(const __gr
       for (auto& ring : shared.gradients_ring) ring.init(kWarpgroup, 1);
       shared.work_items.init(kUnits);
     }
-    part_warpgroups<kLoading, kComputing>([&](int thread) { load<kDim>(shared, p, thread); },
-                                          [&](int group, int lane) { compute<kDim>(shared, p, group, lane); });
+    split_warpgroups<kLoading, kComputing>([&](int thread) { load<kDim>(shared, p, thread); },
+                                           [&](int group, int lane) { compute<kDim>(shared, p, group, lane); });
   } else {
     __trap();
   }

@@ -70,7 +70,7 @@ inline constexpr int kPersistentThreads = (1 + kComputingGroups) * kWarpgroup;
 // barriers. Registers per thread: together the warpgroups may have no more than the CTA is launched with, or those that
 // claim more would wait for ever.
 template <int kLoading, int kComputing, class Load, class Compute>
-__device__ __forceinline__ void part_warpgroups(const Load& load, const Compute& compute) {
+__device__ __forceinline__ void split_warpgroups(const Load& load, const Compute& compute) {
   constexpr int kLaunchedWith = 65536 / kPersistentThreads / 8 * 8;
   static_assert(kLoading + kComputingGroups * kComputing <= (1 + kComputingGroups) * kLaunchedWith);
   __syncthreads();
