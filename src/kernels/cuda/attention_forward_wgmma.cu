@@ -94,21 +94,33 @@ __device__ __forceinline__ void process_blocks(WarpRows<kDim>& rows, const uint3
   uint32_t weights[4][4];
   bool first_span = true;
   RingPlace<kStages> values_at = at;
+  const auto await = [](Ring<kStages>& ring, const RingPlace<kStages>& place) {
+    ring.full[place.stage].wait(place.round);
+  };
+  // Asked while matmuls are in flight, because the answer takes a while.
+  const auto is_next_loaded = [](Ring<kStages>& ring, RingPlace<kStages> place) {
+    place.advance();
+    return ring.full[place.stage].is_done(place.round);
+  };
   const auto start_scores = [&] {
-    shared.keys_ring.full[at.stage].wait(at.round);
-    fence_for_wgmma();
     wgmma_fence();
     start_rows_by_rows<kDim>(s, q, shared.keys[at.stage]);
     wgmma_commit();
   };
   const auto start_values = [&](bool add) {
-    shared.values_ring.full[values_at.stage].wait(values_at.round);
-    fence_for_wgmma();
     wgmma_fence();
     start_weighted_rows<kDim>(rows.o, weights, shared.values[values_at.stage], add);
     wgmma_commit();
   };
+  const auto await_values = [&] {
+    wgmma_wait<0>();
+    pin(rows.o), pin(weights);
+    release_stage(shared.values_ring.empty[values_at.stage], lane);
+    values_at.advance();
+  };
   rows.reset_span();
+  await(shared.keys_ring, at);
+  fence_for_wgmma();
   start_scores();
   wgmma_wait<0>();
   pin(s);
@@ -117,10 +129,13 @@ __device__ __forceinline__ void process_blocks(WarpRows<kDim>& rows, const uint3
   float f[2];
   rows.weigh(s, f, first * kKeyBlock, c, lane);
   pack_weights(weights, s);
-  bool add = false;
+  bool add = false, loaded = false;  // loaded: the keys and values that the next matmuls read are known to be there
   for (int block = first + 1; block <= last; ++block) {
+    if (!loaded) await(shared.keys_ring, at), await(shared.values_ring, values_at);
+    fence_for_wgmma();
     start_scores();
     start_values(add);
+    loaded = is_next_loaded(shared.keys_ring, at) & is_next_loaded(shared.values_ring, values_at);
     add = block % kBlocksPerSpan != 0;
     wgmma_wait<1>();
     pin(s);
@@ -128,23 +143,22 @@ __device__ __forceinline__ void process_blocks(WarpRows<kDim>& rows, const uint3
     at.advance();
     if (!add) rows.join_span(c), rows.reset_span();
     rows.weigh(s, f, block * kKeyBlock, c, lane);
-    wgmma_wait<0>();
-    pin(rows.o), pin(weights);
-    release_stage(shared.values_ring.empty[values_at.stage], lane);
-    values_at.advance();
+    // Ahead of the branch ptxas would put the wait before the exponentials.
     if (add) {
+      await_values();
       rows.rescale_o(f);
     } else {
+      await_values();
       if (!first_span) rows.join_o(totals, 32);
       rows.keep_o(totals, 32);
       first_span = false;
     }
     pack_weights(weights, s);
   }
+  await(shared.values_ring, values_at);
+  fence_for_wgmma();
   start_values(add);
-  wgmma_wait<0>();
-  pin(rows.o), pin(weights);
-  release_stage(shared.values_ring.empty[values_at.stage], lane);
+  await_values();
   rows.join_span(c);
   if (!first_span) rows.join_o(totals, 32);
 }

@@ -45,6 +45,18 @@ struct Barrier {
   __device__ __forceinline__ void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(shared_address(&state)) : "memory");
   }
+  // Whether wait() would end at once.
+  __device__ __forceinline__ bool is_done(int parity) {
+    int done;
+    asm volatile(
+        "{\n.reg .pred complete;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, complete;\n}\n"
+        : "=r"(done)
+        : "r"(shared_address(&state)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
   __device__ __forceinline__ void wait(int parity) {
     asm volatile(
         "{\n.reg .pred done;\n"
