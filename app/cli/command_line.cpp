@@ -296,7 +296,11 @@ int run(const Values& args, const Console& console) {
       exit_code = screen.exit_code;
     }
   }
-  console.out->flush();
+  if (!console.out->flush())
+    throw ResourceError({.what = "cannot write",
+                         .where = "standard output",
+                         .got = "what was printed is not complete",
+                         .attempt = "a disk with room left, or --output where the command has it"});
   return exit_code;
 }
 

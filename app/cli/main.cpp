@@ -22,9 +22,9 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
 
 constexpr int kCancelled = 130;
 
-// The first Ctrl-C (or SIGTERM, SIGUSR2) asks the running command to save and stop; the second stops at once.
+// The first Ctrl-C (or SIGTERM, SIGHUP, SIGUSR2) asks the running command to save and stop; the second stops at once.
 void on_interrupt(int signal) {
-  if (signal == SIGTERM) terminated = true;
+  if (signal == SIGTERM || signal == SIGHUP) terminated = true;
   if (num_interrupts.fetch_add(1) > 0 || ends_at_once) _exit(kCancelled);
   alarm(grace_seconds);
 }
@@ -41,8 +41,15 @@ void on_save_request(int) {
   save_requested = true;
 }
 
+// The write that such a signal comes with fails like any other: of a file that grows beyond the limit of its size, and
+// of what a training run prints when nobody reads it any more. Unlike an ignored signal, a handler ends with exec: the
+// programs that the run starts have the signal's usual effect.
+void on_failed_write(int) {}
+
 void accept_save_signals(int64_t seconds) {
   grace_seconds = static_cast<unsigned>(seconds);
+  std::signal(SIGPIPE, on_failed_write);
+  if (std::signal(SIGHUP, on_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
   std::signal(SIGALRM, on_end_of_grace);
   std::signal(SIGUSR1, on_save_request);
   std::signal(SIGUSR2, on_interrupt);
@@ -73,6 +80,7 @@ void end_stuck(const lockstep::Fault& fault, int exit_code) {
 int main(int argc, char** argv) {
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
+  std::signal(SIGXFSZ, on_failed_write);
   std::ios::sync_with_stdio(false);
   try {
     const lockstep::cli::Console console{.out = &std::cout,

@@ -12,9 +12,13 @@
 #include "core/hidden_secrets.h"
 #include "data/dataset.h"
 #include "recipes/adapter.h"
+#include "recipes/held_out_prompts.h"
 #include "recipes/memory_plan.h"
+#include "recipes/prompts.h"
 #include "recipes/resume.h"
 #include "recipes/rl.h"
+#include "recipes/rl_settings.h"
+#include "recipes/run_settings.h"
 #include "recipes/second_trainers.h"
 #include "recipes/steps.h"
 #include "recipes/supervised_loss.h"
@@ -145,6 +149,17 @@ struct DryRun {
                                                             : ", after the last iteration"));
   }
 
+  // Those of flags: the others have lines of their own.
+  void settings(const OrderedJson& method) const {
+    OrderedJson all = recipes::common_settings(adapter, optimizer, training);
+    all.update(method);
+    out << "settings that decide results, as a checkpoint keeps them\n";
+    for (const auto& [name, value] : all.items())
+      if (name.starts_with("--"))
+        out << fmt::format("  {} {}\n", name,
+                           value.is_number_float() ? fmt::format("{:.7g}", value.get<double>()) : json_text(value));
+  }
+
   void notes(const std::vector<std::string>& lines) const {
     if (!lines.empty()) out << "compatibility flags\n";
     for (const std::string& line : lines) out << "  " << line << "\n";
@@ -160,6 +175,22 @@ std::string rows_text(const std::string& path, int64_t max_bad_rows, std::option
   while (data.next()) ++*rows;
   const size_t bad = data.bad_rows().size();
   return fmt::format("{} rows from {}{}", *rows, path, bad > 0 ? fmt::format(", {} bad rows left out", bad) : "");
+}
+
+// The prompts of a run, with the errors of a real one, or its rows where the model has no tokenizer here.
+std::string prompts_text(const recipes::RlOptions& options, const load::Base& base, recipes::PromptSet& set,
+                         std::optional<int64_t>& prompts) {
+  const std::string& path = options.prompt_data;
+  if (!fs::exists(path.substr(0, path.rfind("@["))) || !fs::exists(base.path / "tokenizer.json"))
+    return rows_text(path, options.max_bad_rows, prompts);
+  set = recipes::read_prompts(recipes::prompt_source(options, base), text::Tokenizer::load(base.path.string()));
+  prompts = std::ssize(set.prompts);
+  const auto left_out = [](size_t count, const char* which) {
+    return count > 0 ? fmt::format(", {} {}", count, which) : "";
+  };
+  return fmt::format("{} prompts from {}{}{}", *prompts, path,
+                     left_out(static_cast<size_t>(set.dropped), "too long, dropped"),
+                     left_out(set.bad_rows.size(), "bad rows left out"));
 }
 
 }  // namespace
@@ -213,8 +244,11 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
         "engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
         hide_secrets(options.engine.addresses.empty() ? options.engine.command
                                                       : fmt::format("{}", fmt::join(options.engine.addresses, ", "))));
+  if (!options.debug.train_only)  // what it reads is there
+    rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key});
   std::optional<int64_t> rows;
-  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
+  recipes::PromptSet prompts;
+  *control.out << fmt::format("data        {}\n", prompts_text(options, base, prompts, rows));
   for (const recipes::EvalSet& set : options.eval_sets) {
     std::optional<int64_t> ignored;
     *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name,
@@ -234,6 +268,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
     kind->describe(options, *control.out);
   dry_run.schedule(rollouts ? std::optional(steps * (*rollouts - recipes::rollouts_without_actor(options, *rollouts)))
                             : std::nullopt);
+  dry_run.settings(recipes::rl_settings(options, prompts));
   dry_run.notes(notes);
 }
 

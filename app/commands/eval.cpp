@@ -33,6 +33,7 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
                             tokenizer);
   const std::unique_ptr<rl::Reward> reward = rl::make_reward(options.reward, {.input = options.input_key});
   recipes::RunLog log("", 0, control);
+  std::string failure;
   for (float temperature : options.temperatures) {
     recipes::EvalRequest request{.prompts = &prompts,
                                  .samples = temperature > 0 ? options.n : 1,
@@ -58,7 +59,9 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
                                   : *example.reward > 0 ? "right"
                                                         : "wrong",
                                   example.prompt, example.response, example.label);
+    if (!result.accuracy) failure = result.failure;
   }
+  if (!failure.empty()) throw DataError({.what = "no reward is known", .where = options.prompt_data, .got = failure});
 }
 
 }  // namespace lockstep::commands

@@ -190,6 +190,8 @@ void run_reward(const RewardOptions& options, const recipes::Control& control) {
   if (tally.unknown > 0)
     *control.info << fmt::format("note    {} of unknown reward (null); the first: {}\n", tally.unknown, tally.failure);
   (options.output.empty() ? *control.info : *control.out) << tally.mean() << "\n";
+  if (tally.unknown > 0 && tally.unknown == tally.rows)
+    throw DataError({.what = "no reward is known", .where = options.input, .got = tally.failure});
 }
 
 }  // namespace lockstep::commands

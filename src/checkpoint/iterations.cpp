@@ -94,11 +94,13 @@ ResumeCandidates resume_candidates(const fs::Path& save) {
   std::optional<int64_t> newest;
   try {
     newest = latest_iteration(save);
-    if (!newest) return candidates;
   } catch (const FormatError& error) {
     candidates.marker_problem = fmt::format("{}: {}, {}", error.fault().what, error.fault().where, error.fault().got);
   }
   candidates.iterations = saved_iterations(save);
+  if (!newest && candidates.marker_problem.empty() && !candidates.iterations.empty())
+    candidates.marker_problem = fmt::format("{} is missing; {} iterations are there", (save / kMarkerFile).string(),
+                                            candidates.iterations.size());
   if (newest) std::erase_if(candidates.iterations, [&](int64_t iteration) { return iteration > *newest; });
   std::ranges::sort(candidates.iterations, std::greater{});
   return candidates;

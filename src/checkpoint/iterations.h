@@ -30,7 +30,7 @@ struct ResumeCandidates {
   std::vector<int64_t> iterations;  // the one that the marker names and those before it
   std::string marker_problem;       // why the marker was not believed, and all were taken; empty: it was
 };
-// None without a marker: a run that was killed in its first save has saved nothing.
+// Without a marker all are taken, if there are any: a marker that was lost must not make a run begin anew over them.
 ResumeCandidates resume_candidates(const fs::Path& save);
 
 // Renames the iteration's directory and then removes it, so that no half of it is ever found. The caller holds the lock

@@ -147,6 +147,8 @@ class LinePool::Impl {
         std::ranges::move(arrived_, std::back_inserter(waiting_));
         arrived_.clear();
       }
+      if (!hopeless_.empty())
+        for (Line& line : std::exchange(waiting_, {})) line.on_done({.failure = hopeless_});
       assign();
       wait();
       for (Worker& worker : workers_)
@@ -252,6 +254,7 @@ class LinePool::Impl {
       std::string answer = worker.incoming.substr(0, end);
       worker.incoming.erase(0, end + 1);
       timeouts_ = 0;
+      any_answer_ = true;
       if (line.on_done({.line = std::move(answer)}) && worker.outgoing.empty())
         worker.failures = 0;
       else
@@ -284,8 +287,11 @@ class LinePool::Impl {
     worker.incoming.clear();
     worker.outgoing.clear();
     if (const auto line = std::exchange(worker.line, std::nullopt)) {
-      line->on_done({.failure = failure + (code ? fmt::format(" (exit code {})", *code) : "") +
-                                (said.empty() ? "" : "; it wrote to stderr: " + said)});
+      const std::string why = failure + (code ? fmt::format(" (exit code {})", *code) : "") +
+                              (said.empty() ? "" : "; it wrote to stderr: " + said);
+      // How a shell says that there is no such program, or that it cannot be run.
+      if (!any_answer_ && (code == 126 || code == 127)) hopeless_ = why;
+      line->on_done({.failure = why});
       pause(worker);
     }
   }
@@ -301,6 +307,8 @@ class LinePool::Impl {
   std::vector<Worker> workers_;
   std::deque<Line> waiting_;
   size_t timeouts_ = 0;  // since the last answer of any program
+  bool any_answer_ = false;
+  std::string hopeless_;  // why no line will be answered
   Descriptor wake_;
   std::mutex mutex_;
   std::vector<Line> arrived_;

@@ -14,7 +14,8 @@ namespace lockstep::recipes {
 
 std::string accuracy_text(const EvalResult& result) {
   return (result.accuracy ? fmt::format("accuracy {:.4f}", *result.accuracy) : "accuracy unknown") +
-         (result.unknown > 0 ? fmt::format(" ({} rewards unknown)", result.unknown) : "");
+         (result.unknown > 0 ? fmt::format(" ({} rewards unknown; the first: {})", result.unknown, result.failure)
+                             : "");
 }
 
 namespace {
@@ -59,8 +60,8 @@ EvalResult evaluate(rollout::Sampler& sampler, const lora::PolicyId& policy, con
   for (size_t i = 0; i < samples.size(); ++i) {
     if (scores[i].value)
       sum += static_cast<double>(*scores[i].value);
-    else
-      ++result.unknown;
+    else if (++result.unknown == 1)
+      result.failure = scores[i].failure;
     result.response_len += static_cast<double>(samples[i].tokens.size());
     if (samples[i].index == 0 && samples[i].prompt < request.num_examples)
       result.examples.push_back({.prompt = responses[i].row->prompt,

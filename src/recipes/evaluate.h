@@ -21,13 +21,14 @@ struct EvalExample {
 struct EvalResult {
   std::optional<double> accuracy;        // mean of the known rewards; none: all are unknown
   int64_t unknown = 0;                   // rewards
+  std::string failure;                   // why the first of these is unknown
   double response_len = 0;               // tokens, mean
   std::vector<rl::PassRate> pass_rates;  // (rl/pass_rate.h)
   std::optional<double> majority;        // maj@n (rl/majority.h); none: the reward is no rule that reads answers
   std::vector<EvalExample> examples;     // the first sample of the first prompts
 };
 
-// "accuracy 0.5000", with the number of unknown rewards if there are any.
+// "accuracy 0.5000", with the number of unknown rewards if there are any and why the first one is.
 std::string accuracy_text(const EvalResult& result);
 
 struct EvalRequest {

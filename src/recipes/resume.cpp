@@ -23,10 +23,9 @@ std::string fault_text(const Error& error) {
   return fmt::format("{} ({}{})", fault.what, fault.where, fault.got.empty() ? "" : ", " + fault.got);
 }
 
-[[noreturn]] void no_checkpoint(const SaveOptions& options, const std::string& got) {
+[[noreturn]] void no_checkpoint(const SaveOptions& options) {
   throw ConfigError({.what = "SaveOptions::load has no checkpoint",
                      .where = options.load,
-                     .got = got,
                      .wanted = "latest_checkpointed_iteration.txt and the directory it names",
                      .attempt = "the SaveOptions::save directory of an earlier run"});
 }
@@ -121,9 +120,7 @@ std::shared_ptr<const LoadedCheckpoint> checkpoint_to_load(const SaveOptions& op
                        .where = options.load,
                        .got = first_problem,
                        .attempt = "lockstep verify says what is wrong with each"});
-  const std::vector<int64_t> unmarked = checkpoint::saved_iterations(options.load);
-  if (!fs::same_place(options.load, options.save))
-    no_checkpoint(options, unmarked.empty() ? "" : "iterations without the marker; SaveOptions::ckpt_step loads one");
+  if (!fs::same_place(options.load, options.save)) no_checkpoint(options);
   return nullptr;
 }
 

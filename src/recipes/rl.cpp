@@ -154,6 +154,7 @@ class RlRun {
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled, trained, version, pace);
       check(rollout + 1, trained);
+      require_some_reward(rollout, sampled.rollout.report);
       warn(sampled.rollout.report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
       evaluate_if_due(rollout + 1);
@@ -222,8 +223,17 @@ class RlRun {
     check_published(options_.checks, run_.trainer().adapter(), *store_.pin(lora::kActor).version(), stream_);
   }
 
+  // A reward that nobody could say in the whole first rollout is none that a run can learn from.
+  static void require_some_reward(int64_t rollout, const rl::RolloutReport& sampled) {
+    if (rollout > 0 || sampled.reward || sampled.reward_unknown == 0) return;
+    throw DataError({.what = "no reward of the first rollout is known",
+                     .where = fmt::format("{} samples", sampled.reward_unknown),
+                     .got = sampled.reward_failure,
+                     .attempt = "lockstep reward on a few rows with the same flags, until it grades them"});
+  }
+
   void warn(const rl::RolloutReport& sampled, const rl::TrainReport& trained) {
-    if (trained.abandoned_steps > 0 || !trained.actor_trained) return;  // its means are of a part
+    if (trained.abandoned_steps + trained.skipped_steps > 0 || !trained.actor_trained) return;  // means of a part
     for (const std::string& text :
          warnings_.add({.reward = sampled.reward, .entropy = trained.entropy, .kl = trained.kl}))
       log_.say("warning " + text);

@@ -86,7 +86,7 @@ std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, c
   std::string line = rollout_line({.step = step,
                                    .of = of,
                                    .reward = sampled.reward,
-                                   .entropy = trained.entropy,
+                                   .entropy = trained.actor_trained ? std::optional(trained.entropy) : std::nullopt,
                                    .response_len = sampled.response_len,
                                    .logprob_diff = trained.logprob_diff_max,
                                    .tokens_per_s = tokens_per_second(sampled, iteration_ms),

@@ -35,7 +35,7 @@ std::string rollout_line(const RolloutStep& step) {
   StepLine line(fmt::format("rollout {}/{}", step.step, step.of));
   line.add("reward " + (step.reward ? short_number(*step.reward) : "unknown"));
   if (step.kl) line.add("kl " + short_number(*step.kl), 1);
-  line.add("entropy " + short_number(step.entropy), 3);
+  line.add("entropy " + (step.entropy ? short_number(*step.entropy) : "not measured"), 3);
   line.add(fmt::format("len {:.0f}", step.response_len), 4);
   line.add("diff " + (step.logprob_diff ? short_number(*step.logprob_diff) : "not measured"));
   line.add(short_number(step.tokens_per_s) + " tok/s", 2);

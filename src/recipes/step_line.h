@@ -34,9 +34,10 @@ std::string short_number(double value);
 
 struct RolloutStep {
   int64_t step = 0, of = 0;
-  std::optional<double> reward;  // nothing: no sample's is known
-  double entropy = 0, response_len = 0;
-  std::optional<double> logprob_diff;  // nothing: not measured
+  std::optional<double> reward;   // nothing: no sample's is known
+  std::optional<double> entropy;  // nothing: not measured
+  double response_len = 0;
+  std::optional<double> logprob_diff;  // the same
   double tokens_per_s = 0;
   std::optional<double> kl;
   std::string left;  // "3m12s left"

@@ -95,21 +95,19 @@ def plain(value):
     return float(value) if isinstance(value, float) and math.isfinite(value) else None
 
 
-loaded, broken = None, None
 try:
     loaded = load()
 except BaseException as error:
-    broken = f"{type(error).__name__}: {error}"
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit(127)  # as a shell for a program that is not there
 for line in sys.stdin:
     request = json.loads(line)
     samples = request["samples"] if groups else [request]
-    rewards, failure = [None] * len(samples), broken
-    if loaded:
-        try:
-            rewards = [plain(reward) for reward in loaded[1](loaded[0], samples)]
-            failure = None
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
+    rewards, failure = [None] * len(samples), None
+    try:
+        rewards = [plain(reward) for reward in loaded[1](loaded[0], samples)]
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
     answer = {"id": request["id"], "failure": failure}
     answer["rewards" if groups else "reward"] = rewards if groups else rewards[0]
     print(json.dumps(answer), file=answers, flush=True)

@@ -14,8 +14,8 @@ namespace lockstep::rl {
 //   verl          compute_score(data_source, solution_str, ground_truth, extra_info)
 //   TRL           fn(prompts, completions, completion_ids, ..., **columns); columns of the dataset row as lists
 // `input_key` and `metadata_key`: where the row has its prompt and its metadata. What the function prints goes to
-// standard error. An exception, and a function that cannot be imported, leaves the samples unknown and says why.
-// ConfigError: `path` is not module.function.
+// the program's standard error, of which LinePool keeps the end for messages. An exception, and a function that cannot
+// be imported, leaves the samples unknown and says why. ConfigError: `path` is not module.function.
 void run_python(net::LinePoolOptions& pool, const std::string& path, bool groups, const std::string& input_key,
                 const std::string& metadata_key);
 

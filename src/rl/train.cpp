@@ -178,6 +178,7 @@ void add_step(TrainReport& report, const train::StepReport& taken, int64_t steps
 void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const train::Datum> datums,
                  const TrainPlan& plan, const Watch& watch, TrainReport& report) {
   const int64_t steps = num_steps(datums.size(), plan.batch_size);
+  int64_t taken_steps = 0;
   for (int64_t step = 0; step < steps; ++step) {
     const bool may_stop = step == 0 && parts.seconds.empty();  // nothing has changed yet
     const auto stop = [&](int64_t) {
@@ -202,12 +203,14 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
       continue;
     }
     add_step(report, *taken, steps);
+    ++taken_steps;
     report.rank_load.add(parts.actor, whole, 1, parts.group == nullptr ? 1 : parts.group->size());
     // Only the first batch is trained by the version that sampled it.
     if (step > 0 || plan.dropout || plan.version_of) continue;
     report.logprob_diff = taken->metrics.logprob_diff;
     report.logprob_diff_max = taken->metrics.logprob_diff_max;
   }
+  report.actor_trained = taken_steps > 0;
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ struct TrainReport {
   std::optional<double> teacher_kl = {};        // mean of policy - teacher log-probs, where there is a teacher
   CorrectionReport correction = {};
   std::vector<SecondTrainerReport> seconds = {};  // in the order of RlParts
-  bool actor_trained = true;                      // false: numbers of steps are 0, logprob_diff is absent
+  bool actor_trained = true;                      // false: no step; their numbers are 0, logprob_diff is absent
   Coefficients next = {};                         // of the next rollout, where the algorithm adapts them
   double grad_norm = 0;                           // the largest, before clipping
   double lr = 0;                                  // of the first step

@@ -103,6 +103,26 @@ TEST(Process, DryRunPrintsThePlan) {
   EXPECT_NE(outcome.out.find("--sequence-parallel: each rank has the whole model"), std::string::npos) << outcome.out;
 }
 
+TEST(Process, ADryRunShowsWhatFlagsHaveSet) {
+  const testing::TempDirectory dir;
+  const Outcome outcome = run_program(
+      dir, kTrain + "--num-rollout 1 --dry-run --policy-loss cispo --eps-clip 0.3 --lora-dropout 0.1 --seed 5");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* line : {"--policy-loss \"cispo\"\n", "--eps-clip 0.3\n", "--lora-dropout 0.1\n", "--seed 5\n",
+                           "--rm-type \"number\"\n", "2000 prompts from "})
+    EXPECT_NE(outcome.out.find(line), std::string::npos) << line << outcome.out;
+}
+
+TEST(Process, ADryRunReadsThePrompts) {
+  const testing::TempDirectory dir;
+  for (const char* flag : {"--label-key foo", "--input-key foo", "--rollout-max-prompt-len 1"})
+    EXPECT_EQ(run_program(dir, kTrain + "--num-rollout 1 --dry-run " + flag).code, 3) << flag;
+  EXPECT_EQ(run_program(dir, kTrain + "--num-rollout 1 --dry-run --rm-type judge --rm-url http://127.0.0.1:9/ "
+                                      "--judge-model q --judge-prompt /nonexistent")
+                .code,
+            3);
+}
+
 TEST(Process, DataErrorsAreThree) {
   const testing::TempDirectory dir;
   const auto rows = dir.write("rows.jsonl", "{\"tokens\": [1, 2]}\nnot json\n");
@@ -169,6 +189,46 @@ TEST(Process, ResourceErrorsAreSeven) {
   const auto file = dir.write("file", "");
   const Outcome outcome = run_program(dir, kTrain + "--num-rollout 1 --save " + (file / "below").string());
   EXPECT_EQ(outcome.code, 7) << outcome.err;
+}
+
+// Runs `command` by bash, with the program as $L, and returns its exit code.
+int run_bash(const testing::TempDirectory& dir, const std::string& command) {
+  const std::string script = dir.write("script.sh", "L=" LOCKSTEP_BINARY "\n" + command + "\n").string();
+  const int status = std::system(("bash " + script + " 2>" + (dir / "err").string()).c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Process, AFullStandardOutputIsAnError) {
+  const testing::TempDirectory dir;
+  const std::string grade = "$L reward --rm-type number --input " + kModel + "/test.jsonl --response-key label";
+  EXPECT_EQ(run_bash(dir, grade + " >/dev/full"), 7);
+  EXPECT_NE(read(dir / "err").find("standard output"), std::string::npos) << read(dir / "err");
+  EXPECT_EQ(run_bash(dir, grade + " >" + (dir / "out").string()), 0);
+}
+
+TEST(Process, AFileBeyondTheLimitOfItsSizeIsAnError) {
+  const testing::TempDirectory dir;
+  EXPECT_EQ(run_bash(dir, "ulimit -f 1; exec $L reward --rm-type number --input " + kModel +
+                              "/test.jsonl --response-key label --output " + (dir / "out").string()),
+            7);
+  EXPECT_NE(read(dir / "err").find("cannot write"), std::string::npos) << read(dir / "err");
+}
+
+TEST(Process, ARunWhoseOutputNobodyReadsGoesOnAndSaves) {
+  const testing::TempDirectory dir;
+  const std::string save = (dir / "run").string();
+  EXPECT_EQ(run_bash(dir, "$L " + kTrain + "--num-rollout 4 --lr 1e-4 --save " + save +
+                              " | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}"),
+            7);
+  EXPECT_TRUE(std::filesystem::exists(dir / "run/iter_0000004")) << read(dir / "err");
+}
+
+TEST(Process, ARewardThatCannotBeHadEndsTheRun) {
+  const testing::TempDirectory dir;
+  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 4 --lr 1e-4 --custom-rm-path no_such_module.fn");
+  EXPECT_EQ(outcome.code, 3) << outcome.out;
+  EXPECT_NE(outcome.err.find("no reward of the first rollout is known"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("No module named 'no_such_module'"), std::string::npos) << outcome.err;
 }
 
 TEST(Process, AnInterruptSavesAndTheResumedRunIsTheWholeOne) {

@@ -176,6 +176,10 @@ TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
   eval.adapter_path = adapter;
   run_eval(eval, control_);
   EXPECT_NE(taken(out_), plain);
+  eval.reward.choices = {{.kind = rl::RewardKind::command}};
+  eval.reward.command = "no_such_program_at_all";
+  testing::expect_error<DataError>([&] { run_eval(eval, control_); }, {"no reward is known", "not found"});
+  EXPECT_NE(taken(out_).find("accuracy unknown (1 rewards unknown; the first: "), std::string::npos);
 }
 
 }  // namespace

@@ -68,8 +68,10 @@ TEST_F(RewardFile, TheOutputIsAFileAndTheMeanAResult) {
 }
 
 TEST_F(RewardFile, WithoutAKnownRewardThereIsNoMean) {
-  rewards("{\"label\": \"\", \"completion\": \"x\"}\n");
+  testing::expect_error<DataError>([&] { rewards("{\"label\": \"\", \"completion\": \"x\"}\n"); },
+                                   {"no reward is known"});
   EXPECT_NE(info().find("reward undefined"), std::string::npos);
+  EXPECT_NE(taken(out_).find("\"reward\":null"), std::string::npos) << "the rows are written all the same";
 }
 
 TEST_F(RewardFile, BadRowsAreLeftOutWhereThatIsAllowed) {

@@ -55,7 +55,7 @@ class Signals : public testing::TrainProcess {
 };
 
 TEST_F(Signals, ARequestToEndSavesTheLastIterationAndExits130) {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR2}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
     for (const char* name : {"part", "whole", "log"}) std::filesystem::remove_all(dir_ / name);
     const pid_t run = start("part", endless_);
     ASSERT_TRUE(soon([&] { return is_at_rollout(2); })) << read("log");

@@ -83,6 +83,22 @@ TEST_F(ResumeChoice, ADamagedMarkerIsSaidAndTheNewestIsTaken) {
   EXPECT_EQ(adapter_bytes("part", 6), adapter_bytes("whole", 6));
 }
 
+TEST_F(ResumeChoice, ALostMarkerIsSaidAndTheNewestIsTaken) {
+  run_sft(sft("whole"), control_);
+  SftOptions options = stopped_at("part", 4);
+  const fs::Path marker = dir_ / "part" / "latest_checkpointed_iteration.txt";
+  std::filesystem::remove(marker);
+  run_sft(options, control_);
+  EXPECT_TRUE(said("latest_checkpointed_iteration.txt is missing")) << info_.str();
+  EXPECT_TRUE(said("at iteration 4")) << info_.str();
+  EXPECT_EQ(adapter_bytes("part", 6), adapter_bytes("whole", 6));
+  // A run with other settings does not begin over them either.
+  std::filesystem::remove(marker);
+  options.optimizer.schedule.lr = 5e-3;
+  testing::expect_error<FormatError>([&] { run_sft(options, control_); },
+                                     {"no checkpoint is whole", "latest_checkpointed_iteration.txt is missing"});
+}
+
 // The directory holds checkpoints of an earlier run with another learning rate.
 TEST_F(ResumeChoice, AnEarlierRunsCheckpointDoesNotStandInForADamagedOne) {
   stopped_at("part", 2);

@@ -114,7 +114,14 @@ TEST_F(Programs, ThatCrashAreReplacedAndSayWhy) {
   expect_unknown(scores[1], "ended before it answered (exit code 3)");
   expect_unknown(scores[3], "out of luck");
   EXPECT_EQ(started_, 3);
-  expect_unknown(grade("no_such_program_at_all", {"a"})[0], "not found");
+}
+
+TEST_F(Programs, ThatCannotBeRunAreNotTriedForEachSample) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Score& score : grade("no_such_program_at_all", std::vector<std::string>(64, "x"), 20s, 2))
+    expect_unknown(score, "not found");
+  EXPECT_LE(started_, 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
 }
 
 TEST_F(Programs, ThatPrintRubbishAreReplaced) {

@@ -190,7 +190,9 @@ TEST(RlLoop, AStepOfWhichNoRewardIsKnownIsNotTaken) {
   const std::vector<float> before = none.weights();
   const Rollout rollout = none.roll(0);
   EXPECT_FALSE(rollout.report.reward.has_value());
-  EXPECT_EQ(none.learn(rollout).skipped_steps, 2);
+  const TrainReport without = none.learn(rollout);
+  EXPECT_EQ(without.skipped_steps, 2);
+  EXPECT_FALSE(without.actor_trained) << "its means are of no step";
   EXPECT_EQ(none.weights(), before);
 }
 
