@@ -36,6 +36,7 @@ std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given
        "a --policy-loss with a clip range",
        {"--eps-clip", "--eps-clip-high"}},
       {loss(PolicyObjective::clip), "--policy-loss vanilla, gspo or clip_cov", {"--eps-clip-c"}},
+      {o.optimizer.schedule.style != train::DecayStyle::constant, "--lr-decay-style", {"--min-lr"}},
       {divides_by_std(o), "rewards that are divided by their deviation", {"--advantage-eps", "--reward-std"}},
       {is_given("--use-tis"), "--use-tis", {"--tis-clip", "--tis-clip-low"}},
       {is_given("--importance-sampling-mode"),

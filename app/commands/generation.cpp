@@ -52,7 +52,7 @@ void require_finite(const rollout::Token& out, const std::string& where) {
   throw DataError({.what = out.token < 0 ? "logits are not finite" : "log-probability is not finite",
                    .where = where,
                    .got = out.token < 0 ? "" : fmt::format("{} for token {}", out.logprob, out.token),
-                   .attempt = "check the adapter: a diverged training run leaves such weights"});
+                   .attempt = "check the adapter and the model: a diverged training run leaves such weights"});
 }
 
 }  // namespace lockstep::commands

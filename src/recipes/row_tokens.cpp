@@ -25,6 +25,7 @@ bool is_conversation(const OrderedJson& value) {
 const OrderedJson& field(const OrderedJson& row, const std::string& key) {
   const auto found = row.find(key);
   if (found != row.end() && !found->is_null()) return *found;
+  if (found != row.end()) throw DataError({.what = "a field is null", .where = key, .wanted = "a value"});
   std::vector<std::string> keys;
   for (const auto& [name, value] : row.items()) keys.push_back(name);
   throw DataError({.what = "a row lacks a key", .got = fmt::format("{}", fmt::join(keys, ", ")), .wanted = key});

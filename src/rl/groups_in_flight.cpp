@@ -78,7 +78,7 @@ void GroupsInFlight::take(const rollout::Event& event) {
   if (token->finish == rollout::FinishReason::error)
     throw DataError({.what = "logits are not finite",
                      .where = fmt::format("group {}, sample {}", group.request.number, token->index),
-                     .attempt = "check the adapter: a diverged training run leaves such weights"});
+                     .attempt = "check the adapter and the model: a diverged training run leaves such weights"});
   rollout::Sample& sample = group.samples[static_cast<size_t>(token->index)].sample;
   sample.tokens.push_back(token->token);
   sample.logprobs.push_back(token->logprob);

@@ -40,7 +40,7 @@ void GroupCollector::take(int64_t prompt, const Token& token) {
     throw DataError({.what = token.token < 0 ? "logits are not finite" : "log-probability is not finite",
                      .where = fmt::format("prompt {}, sample {}", prompt, token.index),
                      .got = token.token < 0 ? "" : fmt::format("{} for token {}", token.logprob, token.token),
-                     .attempt = "check the adapter: a diverged training run leaves such weights"});
+                     .attempt = "check the adapter and the model: a diverged training run leaves such weights"});
   Sample& sample = samples_[static_cast<size_t>(prompt * groups_.n + token.index)];
   sample.tokens.push_back(token.token);
   sample.logprobs.push_back(token.logprob);

@@ -515,6 +515,7 @@ TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
   };
   const char* const kFlowing = " --use-opd --opd-teacher-load T --distillation-loss-mode k3";
   const std::pair<const char*, const char*> kReaders[] = {
+      {"--min-lr 0", " --lr-decay-style cosine"},
       {"--sapo-tau-pos 2", " --policy-loss sapo"},
       {"--dppo-ratio-cap 3", " --policy-loss dppo_kl"},
       {"--dppo-mask-low 0.1", " --policy-loss prime"},

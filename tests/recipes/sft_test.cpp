@@ -138,6 +138,8 @@ TEST_F(Sft, PreferencesShareAPrompt) {
   const Shown wanted = {"1+2=[3<|endoftext|>]", "1+2=[4<|endoftext|>]"};
   EXPECT_EQ(shown(R"({"prompt": "1+2=", "chosen": "3", "rejected": "4"})", {}, true), wanted);
   EXPECT_EQ(shown(R"({"chosen": "1+2=3", "rejected": "1+2=4"})", {}, true), wanted);
+  testing::expect_error<DataError>([&] { shown(R"({"prompt": "1+2=", "chosen": null, "rejected": "4"})", {}, true); },
+                                   {"is null", "chosen"});
   const std::string user = "user: 1+2=<|endoftext|>assistant: ";
   const Shown chat = {user + "[3<|endoftext|>]", user + "[4<|endoftext|>]"};
   const char* question = R"({"role": "user", "content": "1+2="})";

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <climits>
 #include <exception>
 #include <filesystem>
 #include <limits>
@@ -35,6 +36,8 @@ bool is_loaded(const Service& service, const std::string& name) {
 
 void check_load(const Service& service, const AdapterSource& source) {
   if (source.name.empty() || source.path.empty()) throw invalid("Both 'lora_name' and 'lora_path' must be provided.");
+  if (source.path.size() >= PATH_MAX || source.path.find('\0') != std::string::npos)
+    throw invalid("'lora_path' is no path.");
   if (service.is_base(source.name))
     throw invalid(fmt::format("The lora adapter '{}' conflicts with a served base model.", source.name));
   if (!source.in_place && is_loaded(service, source.name))
