@@ -103,10 +103,10 @@ void TrainingRun::describe_saving() {
   const bool goes_on = saved_iteration_ > 0;
   writer_ = std::make_unique<CheckpointWriter>(save_, goes_on ? saved_until(save_, iteration_) : std::vector<int64_t>(),
                                                control_);
-  if (!goes_on && checkpoint::latest_iteration(save_.save))
+  if (!goes_on && !checkpoint::saved_iterations(save_.save).empty())
     *control_.info << fmt::format(
-        "note    {} holds checkpoints of an earlier run; this fresh run replaces them as it "
-        "saves (SaveOptions::load {} would resume it)\n",
+        "note    {} holds checkpoints of an earlier run (SaveOptions::load {} would resume it); this fresh run replaces "
+        "those of the iterations that it saves, the others stay\n",
         save_.save, save_.save);
   if (valid_utf8_prefix(base_.name) != base_.name.size())
     *control_.info
