@@ -22,6 +22,7 @@
 #include "recipes/second_trainers.h"
 #include "recipes/steps.h"
 #include "recipes/supervised_loss.h"
+#include "recipes/training_rows.h"
 
 namespace lockstep::commands {
 
@@ -155,7 +156,7 @@ struct DryRun {
     all.update(method);
     out << "settings that decide results, as a checkpoint keeps them\n";
     for (const auto& [name, value] : all.items())
-      if (name.starts_with("--"))
+      if (name.starts_with("--") && !value.is_null())
         out << fmt::format("  {} {}\n", name,
                            value.is_number_float() ? fmt::format("{:.7g}", value.get<double>()) : json_text(value));
   }
@@ -177,12 +178,16 @@ std::string rows_text(const std::string& path, int64_t max_bad_rows, std::option
   return fmt::format("{} rows from {}{}", *rows, path, bad > 0 ? fmt::format(", {} bad rows left out", bad) : "");
 }
 
+// Whether a run's rows can be tokenized here.
+bool is_readable(const std::string& path, const load::Base& base) {
+  return fs::exists(path.substr(0, path.rfind("@["))) && fs::exists(base.path / "tokenizer.json");
+}
+
 // The prompts of a run, with the errors of a real one, or its rows where the model has no tokenizer here.
 std::string prompts_text(const recipes::RlOptions& options, const load::Base& base, recipes::PromptSet& set,
                          std::optional<int64_t>& prompts) {
   const std::string& path = options.prompt_data;
-  if (!fs::exists(path.substr(0, path.rfind("@["))) || !fs::exists(base.path / "tokenizer.json"))
-    return rows_text(path, options.max_bad_rows, prompts);
+  if (!is_readable(path, base)) return rows_text(path, options.max_bad_rows, prompts);
   set = recipes::read_prompts(recipes::prompt_source(options, base), text::Tokenizer::load(base.path.string()));
   prompts = std::ssize(set.prompts);
   const auto left_out = [](size_t count, const char* which) {
@@ -208,7 +213,13 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   dry_run.checkpoints();
   dry_run.model_and_memory();
   std::optional<int64_t> rows, ignored;
-  *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
+  if (is_readable(options.prompt_data, base)) {
+    const recipes::TrainingRows data(options.prompt_data, base, options.rows, recipes::row_kind(options.loss), control);
+    rows = data.size();
+    data.describe("data       ", *control.out);
+  } else {
+    *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
+  }
   for (const recipes::EvalSet& set : options.eval_sets)
     *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
                                 rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
@@ -221,6 +232,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   const auto steps =
       rows || options.num_steps ? std::optional(recipes::sft_steps(options, rows.value_or(1))) : std::nullopt;
   dry_run.schedule(steps);
+  dry_run.settings(recipes::loss_settings(options.loss));
   dry_run.notes(notes);
 }
 

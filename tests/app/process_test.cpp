@@ -123,6 +123,20 @@ TEST(Process, ADryRunReadsThePrompts) {
             3);
 }
 
+TEST(Process, ADryRunReadsTheRows) {
+  const testing::TempDirectory dir;
+  const std::string sft =
+      "sft --hf-checkpoint " + kModel +
+      " --lora-rank 8 --target-modules all-linear --global-batch-size 1 --train-iters 1 --device cpu "
+      "--dry-run --prompt-data ";
+  const std::string good = dir.write("good.jsonl", "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n").string();
+  const Outcome outcome = run_program(dir, sft + good);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("1 rows from "), std::string::npos) << outcome.out;
+  const std::string bad = dir.write("bad.jsonl", "{\"prompt\": \"1+1=\"}\n").string();
+  EXPECT_EQ(run_program(dir, sft + bad).code, 3);
+}
+
 TEST(Process, DataErrorsAreThree) {
   const testing::TempDirectory dir;
   const auto rows = dir.write("rows.jsonl", "{\"tokens\": [1, 2]}\nnot json\n");
