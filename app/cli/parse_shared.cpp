@@ -172,7 +172,8 @@ std::vector<Flag> training_machine_flags(recipes::TrainingOptions& training, boo
       {"--gradient-lanes", "N",
        choice("8|16|32|64", "8", [&training](const std::string& lanes) { training.gradient_lanes = std::stoi(lanes); }),
        "parts in which a step's gradient is added up, which decides bits; the number of ranks divides it"},
-      {"--dry-run", "", toggle(dry_run), "check flags, data and rewards, print what would run, exit; reads no weights and starts no reward program"},
+      {"--dry-run", "", toggle(dry_run),
+       "check flags, data and rewards, print what would run, exit; reads no weights and starts no reward program"},
       without_flag()};
   flags.insert(flags.end(), others.begin(), others.end());
   return flags;

@@ -157,8 +157,7 @@ struct DryRun {
     out << "settings that decide results, as a checkpoint keeps them\n";
     for (const auto& [name, value] : all.items())
       if (name.starts_with("--") && !value.is_null())
-        out << fmt::format("  {} {}\n", name,
-                           value.is_number_float() ? fmt::format("{:.7g}", value.get<double>()) : json_text(value));
+        out << fmt::format("  {} {}\n", name, recipes::setting_text(value));
   }
 
   void notes(const std::vector<std::string>& lines) const {

@@ -154,9 +154,10 @@ class RlRun {
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled, trained, version, pace);
       check(rollout + 1, trained);
-      require_some_reward(rollout, sampled.rollout.report);
-      warn(sampled.rollout.report, trained);
+      const rl::RolloutReport report = sampled.rollout.report;
+      warn(report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
+      require_some_reward(rollout, report);
       evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();

@@ -72,12 +72,23 @@ bool is_of_earlier_builds(const std::string& name, const Json& value) {
 
 }  // namespace
 
+std::string setting_text(const OrderedJson& value) {
+  if (!value.is_number_float()) return json_text(value);
+  const auto number = value.get<double>();
+  const auto single = static_cast<float>(number);
+  return static_cast<double>(single) == number ? fmt::format("{}", single) : json_text(value);
+}
+
 std::vector<SettingDifference> differences(const Json& stored, const OrderedJson& wanted, Compare compare) {
   std::vector<SettingDifference> found;
   for (const auto& [name, value] : wanted.items()) {
     const std::string text = json_text(value);
     const std::string kept = stored.contains(name) ? json_text(stored[name]) : "nothing";
-    if (text != kept) found.push_back({name, kept, text});
+    if (text == kept) continue;
+    const std::string shown = setting_text(value);
+    const std::string shown_kept = stored.contains(name) ? setting_text(OrderedJson(stored[name])) : kept;
+    found.push_back(shown == shown_kept ? SettingDifference{name, kept, text}
+                                        : SettingDifference{name, shown_kept, shown});
   }
   if (compare == Compare::all)
     for (const auto& [name, value] : stored.items())

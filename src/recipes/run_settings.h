@@ -19,8 +19,12 @@ OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOption
 // Steps of warm-up and decay, where they decide a learning rate.
 OrderedJson schedule_settings(const train::Schedule& schedule);
 
+// A setting as JSON, but a number that a float holds with the digits that tell it from other floats: 0.3, not
+// 0.30000001192092896.
+std::string setting_text(const OrderedJson& value);
+
 struct SettingDifference {
-  std::string name, stored, wanted;  // as JSON; "nothing" where one side has none
+  std::string name, stored, wanted;  // as setting_text; "nothing" where one side has none
 };
 // Settings with different values. `all`: also those that only one side has; `only_wanted`: not those that only `stored`
 // has.

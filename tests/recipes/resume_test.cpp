@@ -1,4 +1,5 @@
 // Resumed is uninterrupted, an interrupt loses nothing, and a run that fails leaves the one before alone.
+#include "recipes/run_settings.h"
 #include "recipes/training_fixture.h"
 
 namespace lockstep::recipes {
@@ -149,6 +150,17 @@ TEST_F(Resume, ResumingWithAnotherAdapterShapeIsAnError) {
   options.adapter.config.rank = 4;
   options.adapter.config.target_modules = {"q_proj"};
   EXPECT_THROW(run_sft(options, control_), ConfigError);
+}
+
+TEST(RunSettings, AFloatIsShownWithItsOwnDigits) {
+  const auto shown = [](const OrderedJson& stored, const OrderedJson& wanted) {
+    const auto found = differences(Json{{"x", stored}}, OrderedJson{{"x", wanted}});
+    return found.size() == 1 ? found[0].stored + " " + found[0].wanted : std::to_string(found.size());
+  };
+  EXPECT_EQ(shown(static_cast<double>(0.3f), static_cast<double>(0.2f)), "0.3 0.2");
+  EXPECT_EQ(shown(1e-6, 2e-6), "1e-06 2e-06");
+  EXPECT_EQ(shown("clip", "cispo"), "\"clip\" \"cispo\"");
+  EXPECT_EQ(shown(static_cast<double>(0.3f), 0.3), "0.30000001192092896 0.3") << "two values never look the same";
 }
 
 }  // namespace
