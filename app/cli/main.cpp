@@ -22,11 +22,18 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_alw
 
 constexpr int kCancelled = 130;
 
-// The first Ctrl-C (or SIGTERM, SIGHUP, SIGUSR2) asks the running command to save and stop; the second stops at once.
+// The first Ctrl-C (or SIGTERM, SIGUSR2) asks the running command to save and stop; the second stops at once.
 void on_interrupt(int signal) {
-  if (signal == SIGTERM || signal == SIGHUP) terminated = true;
+  if (signal == SIGTERM) terminated = true;
   if (num_interrupts.fetch_add(1) > 0 || ends_at_once) _exit(kCancelled);
   alarm(grace_seconds);
+}
+
+// The terminal is gone: a first request, but never a second one, for the system and the shell may each say so.
+void on_hangup(int) {
+  terminated = true;
+  if (ends_at_once) _exit(kCancelled);
+  if (num_interrupts.fetch_add(1) == 0) alarm(grace_seconds);
 }
 
 void on_end_of_grace(int) {
@@ -49,7 +56,7 @@ void on_failed_write(int) {}
 void accept_save_signals(int64_t seconds) {
   grace_seconds = static_cast<unsigned>(seconds);
   std::signal(SIGPIPE, on_failed_write);
-  if (std::signal(SIGHUP, on_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
+  if (std::signal(SIGHUP, on_hangup) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
   std::signal(SIGALRM, on_end_of_grace);
   std::signal(SIGUSR1, on_save_request);
   std::signal(SIGUSR2, on_interrupt);

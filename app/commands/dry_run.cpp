@@ -20,6 +20,7 @@
 #include "recipes/rl_settings.h"
 #include "recipes/run_settings.h"
 #include "recipes/second_trainers.h"
+#include "recipes/sft_settings.h"
 #include "recipes/steps.h"
 #include "recipes/supervised_loss.h"
 #include "recipes/training_rows.h"
@@ -150,10 +151,11 @@ struct DryRun {
                                                             : ", after the last iteration"));
   }
 
-  // Those of flags: the others have lines of their own.
-  void settings(const OrderedJson& method) const {
+  // Those of flags: adapter and data have lines of their own. `steps`: of the optimizer, where they are known.
+  void settings(const OrderedJson& method, std::optional<int64_t> steps) const {
     OrderedJson all = recipes::common_settings(adapter, optimizer, training);
     all.update(method);
+    if (steps) all.update(recipes::schedule_settings(recipes::schedule_of(optimizer, *steps)));
     out << "settings that decide results, as a checkpoint keeps them\n";
     for (const auto& [name, value] : all.items())
       if (name.starts_with("--") && !value.is_null())
@@ -182,19 +184,13 @@ bool is_readable(const std::string& path, const load::Base& base) {
   return fs::exists(path.substr(0, path.rfind("@["))) && fs::exists(base.path / "tokenizer.json");
 }
 
-// The prompts of a run, with the errors of a real one, or its rows where the model has no tokenizer here.
-std::string prompts_text(const recipes::RlOptions& options, const load::Base& base, recipes::PromptSet& set,
-                         std::optional<int64_t>& prompts) {
-  const std::string& path = options.prompt_data;
-  if (!is_readable(path, base)) return rows_text(path, options.max_bad_rows, prompts);
-  set = recipes::read_prompts(recipes::prompt_source(options, base), text::Tokenizer::load(base.path.string()));
-  prompts = std::ssize(set.prompts);
+std::string prompts_text(const recipes::PromptSet& prompts, const std::string& path) {
   const auto left_out = [](size_t count, const char* which) {
     return count > 0 ? fmt::format(", {} {}", count, which) : "";
   };
-  return fmt::format("{} prompts from {}{}{}", *prompts, path,
-                     left_out(static_cast<size_t>(set.dropped), "too long, dropped"),
-                     left_out(set.bad_rows.size(), "bad rows left out"));
+  return fmt::format("{} prompts from {}{}{}", prompts.prompts.size(), path,
+                     left_out(static_cast<size_t>(prompts.dropped), "too long, dropped"),
+                     left_out(prompts.bad_rows.size(), "bad rows left out"));
 }
 
 }  // namespace
@@ -231,7 +227,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   const auto steps =
       rows || options.num_steps ? std::optional(recipes::sft_steps(options, rows.value_or(1))) : std::nullopt;
   dry_run.schedule(steps);
-  dry_run.settings(recipes::loss_settings(options.loss));
+  dry_run.settings(recipes::sft_settings(options), steps);
   dry_run.notes(notes);
 }
 
@@ -255,11 +251,23 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
         "engine      {}: {}\n", rollout::engine_name(*options.engine.kind),
         hide_secrets(options.engine.addresses.empty() ? options.engine.command
                                                       : fmt::format("{}", fmt::join(options.engine.addresses, ", "))));
-  if (!options.debug.train_only)  // what it reads is there
+  // Made as by the run, for their errors.
+  if (!options.debug.train_only)
     rl::make_reward(options.reward, {.input = options.input_key, .metadata = options.metadata_key});
+  const recipes::EvalRewards eval_rewards(options);
+  const auto is_here = [&](const recipes::EvalSet& set) { return is_readable(set.path, base); };
   std::optional<int64_t> rows;
   recipes::PromptSet prompts;
-  *control.out << fmt::format("data        {}\n", prompts_text(options, base, prompts, rows));
+  if (is_readable(options.prompt_data, base)) {
+    const text::Tokenizer tokenizer = text::Tokenizer::load(base.path.string());
+    prompts = recipes::read_prompts(recipes::prompt_source(options, base), tokenizer);
+    rows = std::ssize(prompts.prompts);
+    *control.out << fmt::format("data        {}\n", prompts_text(prompts, options.prompt_data));
+    if (std::ranges::all_of(options.eval_sets, is_here))
+      recipes::HeldOutPrompts(options, eval_rewards, base, tokenizer);
+  } else {
+    *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
+  }
   for (const recipes::EvalSet& set : options.eval_sets) {
     std::optional<int64_t> ignored;
     *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name,
@@ -277,9 +285,11 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
                               options.training.global_batch_size, steps, count_text(rollouts));
   for (const recipes::SecondTrainerKind* kind : recipes::second_trainers(options))
     kind->describe(options, *control.out);
-  dry_run.schedule(rollouts ? std::optional(steps * (*rollouts - recipes::rollouts_without_actor(options, *rollouts)))
-                            : std::nullopt);
-  dry_run.settings(recipes::rl_settings(options, prompts));
+  const auto actor_steps =
+      rollouts ? std::optional(steps * (*rollouts - recipes::rollouts_without_actor(options, *rollouts)))
+               : std::nullopt;
+  dry_run.schedule(actor_steps);
+  dry_run.settings(recipes::rl_settings(options, prompts), actor_steps);
   dry_run.notes(notes);
 }
 

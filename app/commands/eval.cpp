@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <optional>
 #include <ostream>
 
 #include "commands/commands.h"
@@ -33,7 +34,7 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
                             tokenizer);
   const std::unique_ptr<rl::Reward> reward = rl::make_reward(options.reward, {.input = options.input_key});
   recipes::RunLog log("", 0, control);
-  std::string failure;
+  std::optional<std::string> failure;  // of a temperature at which no reward is known
   for (float temperature : options.temperatures) {
     recipes::EvalRequest request{.prompts = &prompts,
                                  .samples = temperature > 0 ? options.n : 1,
@@ -61,7 +62,7 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
                                   example.prompt, example.response, example.label);
     if (!result.accuracy) failure = result.failure;
   }
-  if (!failure.empty()) throw DataError({.what = "no reward is known", .where = options.prompt_data, .got = failure});
+  if (failure) throw DataError({.what = "no reward is known", .where = options.prompt_data, .got = *failure});
 }
 
 }  // namespace lockstep::commands

@@ -49,10 +49,7 @@ std::string next_text(recipes::ChoiceText& text, const rollout::Token& out) {
 
 void require_finite(const rollout::Token& out, const std::string& where) {
   if (out.finish != rollout::FinishReason::error) return;
-  throw DataError({.what = out.token < 0 ? "logits are not finite" : "log-probability is not finite",
-                   .where = where,
-                   .got = out.token < 0 ? "" : fmt::format("{} for token {}", out.logprob, out.token),
-                   .attempt = "check the adapter and the model: a diverged training run leaves such weights"});
+  throw DataError(rollout::not_finite(out, where));
 }
 
 }  // namespace lockstep::commands

@@ -274,9 +274,12 @@ class LinePool::Impl {
   void time_out(Worker& worker) {
     const std::string failure = fmt::format("the program did not answer within {} ms", options_.timeout.count());
     replace(worker, failure);
-    if (++timeouts_ < std::max<size_t>(3, 2 * workers_.size())) return;
+    if (++timeouts_ < least_failures()) return;
     for (Line& line : std::exchange(waiting_, {})) line.on_done({.failure = failure + " to another line"});
   }
+
+  // Lines in a row without an answer that are no chance any more.
+  size_t least_failures() const { return std::max<size_t>(3, 2 * workers_.size()); }
 
   // Kills the program; the line that it has not answered is given up.
   void replace(Worker& worker, const std::string& failure) {
@@ -289,8 +292,8 @@ class LinePool::Impl {
     if (const auto line = std::exchange(worker.line, std::nullopt)) {
       const std::string why = failure + (code ? fmt::format(" (exit code {})", *code) : "") +
                               (said.empty() ? "" : "; it wrote to stderr: " + said);
-      // How a shell says that there is no such program, or that it cannot be run.
-      if (!any_answer_ && (code == 126 || code == 127)) hopeless_ = why;
+      // 126, 127: how a shell says that there is no such program, or that it cannot be run.
+      if (code && !any_answer_ && (++ends_ >= least_failures() || *code == 126 || *code == 127)) hopeless_ = why;
       line->on_done({.failure = why});
       pause(worker);
     }
@@ -308,6 +311,7 @@ class LinePool::Impl {
   std::deque<Line> waiting_;
   size_t timeouts_ = 0;  // since the last answer of any program
   bool any_answer_ = false;
+  size_t ends_ = 0;       // of programs that ended by themselves, before any answer
   std::string hopeless_;  // why no line will be answered
   Descriptor wake_;
   std::mutex mutex_;

@@ -26,8 +26,9 @@ struct LinePoolOptions {
 // messages, its last two thousand bytes.
 //
 // When so many lines in a row have run out of time that every program has had two (and at least three have), the lines
-// that wait are given up too: the programs hang, and waiting for each line in turn would take hours. Where a program
-// ends with 126 or 127 before any has answered a line, as /bin/sh does for one that is not there, no line is answered.
+// that wait are given up too: the programs hang, and waiting for each line in turn would take hours. Where so many
+// programs have ended by themselves before any has ever answered a line, or one with 126 or 127, as /bin/sh ends for a
+// program that is not there, no line is answered.
 class LinePool {
  public:
   struct Answer {

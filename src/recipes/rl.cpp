@@ -139,6 +139,7 @@ class RlRun {
         only_sampled(rollout, std::move(sampled), pace);
         continue;
       }
+      require_some_reward(rollout + 1, sampled.rollout.report);
       plan_versions(sampled);
       train_plan_.train_actor = rollout >= without_actor_;
       const rl::TrainReport trained = run_.interruptible([&] {
@@ -154,10 +155,8 @@ class RlRun {
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled, trained, version, pace);
       check(rollout + 1, trained);
-      const rl::RolloutReport report = sampled.rollout.report;
-      warn(report, trained);
+      warn(sampled.rollout.report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
-      require_some_reward(rollout, report);
       evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
@@ -224,11 +223,13 @@ class RlRun {
     check_published(options_.checks, run_.trainer().adapter(), *store_.pin(lora::kActor).version(), stream_);
   }
 
-  // A reward that nobody could say in the whole first rollout is none that a run can learn from.
-  static void require_some_reward(int64_t rollout, const rl::RolloutReport& sampled) {
-    if (rollout > 0 || sampled.reward || sampled.reward_unknown == 0) return;
-    throw DataError({.what = "no reward of the first rollout is known",
-                     .where = fmt::format("{} samples", sampled.reward_unknown),
+  // A run, or one that goes on, learns nothing where nobody can say any reward of the rollout that it begins with.
+  // Later ones may fail for a while: their steps are not taken.
+  void require_some_reward(int64_t rollout, const rl::RolloutReport& sampled) {
+    if (sampled.reward || sampled.reward_unknown == 0) has_rewards_ = true;
+    if (has_rewards_) return;
+    throw DataError({.what = "no reward is known in the rollout that the run begins with",
+                     .where = fmt::format("rollout {}, {} samples", rollout, sampled.reward_unknown),
                      .got = sampled.reward_failure,
                      .attempt = "lockstep reward on a few rows with the same flags, until it grades them"});
   }
@@ -376,6 +377,7 @@ class RlRun {
   DebugDump dump_{options_.debug, group_, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
+  bool has_rewards_ = false;  // some reward was known since this process began
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
   RunProgress progress_{log_, run_, total_, [this] { engine_.tell_notes(); }};
   Stopwatch iteration_;

@@ -16,6 +16,7 @@
 #include "recipes/rollout_metrics.h"
 #include "recipes/run_log.h"
 #include "recipes/save_directory.h"
+#include "recipes/sft_settings.h"
 #include "recipes/step_line.h"
 #include "recipes/steps.h"
 #include "recipes/supervised_loss.h"
@@ -114,22 +115,10 @@ class SftRun {
 
   OrderedJson settings() const {
     OrderedJson settings = {{"rows of --prompt-data", data_.size()},
-                            {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)},
-                            {"--global-batch-size", batches()},
-                            {"--rollout-shuffle", options_.shuffle},
-                            {"--rollout-seed", options_.shuffle_seed}};
-    settings.update(loss_settings(options_.loss));
-    settings.update({{"--loss-mask-type", loss_mask_name(options_.rows.loss_mask)},
-                     {"--max-seq-length", options_.rows.max_length.value_or(0)}});
+                            {"tokens and targets of --prompt-data", data_.digest().substr(0, 16)}};
+    settings.update(sft_settings(options_));
     if (preference_.is_to_adapter()) settings["--ref-load"] = options_.reference;
     return settings;
-  }
-
-  // Rows of a step, and whether batches end with an epoch: a run that does it otherwise sees other batches.
-  OrderedJson batches() const {
-    const int64_t batch = options_.training.global_batch_size;
-    if (options_.rollout_batch_size == 0) return batch;
-    return fmt::format("{} of rollouts", batch);
   }
 
   std::vector<train::Datum> next_batch() {

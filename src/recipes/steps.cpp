@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "model/model.h"
@@ -21,6 +22,17 @@ void check_warmup(const OptimizerOptions& optimizer, int64_t steps) {
                        .where = "Schedule::warmup_steps",
                        .got = std::to_string(optimizer.schedule.warmup_steps),
                        .wanted = fmt::format("at most {}, the optimizer steps of the run", steps)});
+}
+
+train::Schedule schedule_of(const OptimizerOptions& optimizer, int64_t steps) {
+  check_warmup(optimizer, steps);
+  train::Schedule schedule = optimizer.schedule;
+  schedule.decay_steps = optimizer.decay_steps.value_or(steps);
+  if (optimizer.warmup_fraction > 0)
+    schedule.warmup_steps =
+        static_cast<int64_t>(std::llround(optimizer.warmup_fraction * static_cast<double>(schedule.decay_steps)));
+  schedule.wsd_decay_steps = optimizer.wsd_decay_steps.value_or(0);
+  return schedule;
 }
 
 int64_t sft_steps(const SftOptions& options, int64_t rows) {

@@ -11,6 +11,9 @@ namespace lockstep::recipes {
 // ConfigError if the warm-up would not end in a run of `steps` optimizer steps.
 void check_warmup(const OptimizerOptions& optimizer, int64_t steps);
 
+// The learning rates of a run of `steps` optimizer steps: its warm-up and decay in steps. ConfigError as check_warmup.
+train::Schedule schedule_of(const OptimizerOptions& optimizer, int64_t steps);
+
 // Optimizer steps of a supervised run over this many rows; the last step of an epoch may be smaller.
 int64_t sft_steps(const SftOptions& options, int64_t rows);
 

@@ -105,7 +105,8 @@ void TrainingRun::describe_saving() {
                                                control_);
   if (!goes_on && !checkpoint::saved_iterations(save_.save).empty())
     *control_.info << fmt::format(
-        "note    {} holds checkpoints of an earlier run (SaveOptions::load {} would resume it); this fresh run replaces "
+        "note    {} holds checkpoints of an earlier run (SaveOptions::load {} would resume it); this fresh run "
+        "replaces "
         "those of the iterations that it saves, the others stay\n",
         save_.save, save_.save);
   if (valid_utf8_prefix(base_.name) != base_.name.size())
@@ -114,13 +115,7 @@ void TrainingRun::describe_saving() {
 }
 
 void TrainingRun::set_schedule(int64_t optimizer_steps) {
-  schedule_ = optimizer_.schedule;
-  schedule_.decay_steps = optimizer_.decay_steps.value_or(optimizer_steps);
-  if (optimizer_.warmup_fraction > 0)
-    schedule_.warmup_steps =
-        static_cast<int64_t>(std::llround(optimizer_.warmup_fraction * static_cast<double>(schedule_.decay_steps)));
-  schedule_.wsd_decay_steps = optimizer_.wsd_decay_steps.value_or(0);
-  check_warmup(optimizer_, optimizer_steps);
+  schedule_ = schedule_of(optimizer_, optimizer_steps);
   const OrderedJson settings = schedule_settings(schedule_);
   if (resumed_ && resumed_->checkpoint != nullptr)
     require_same_settings(differences(resumed_->settings, settings, Compare::only_wanted), save_.overrides,

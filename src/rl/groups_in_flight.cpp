@@ -76,9 +76,8 @@ void GroupsInFlight::take(const rollout::Event& event) {
   if (token == nullptr) return;
   Group& group = groups_.at(drawing_.at(event.ticket));
   if (token->finish == rollout::FinishReason::error)
-    throw DataError({.what = "logits are not finite",
-                     .where = fmt::format("group {}, sample {}", group.request.number, token->index),
-                     .attempt = "check the adapter and the model: a diverged training run leaves such weights"});
+    throw DataError(
+        rollout::not_finite(*token, fmt::format("group {}, sample {}", group.request.number, token->index)));
   rollout::Sample& sample = group.samples[static_cast<size_t>(token->index)].sample;
   sample.tokens.push_back(token->token);
   sample.logprobs.push_back(token->logprob);

@@ -37,10 +37,7 @@ bool GroupCollector::take(const Event& event) {
 
 void GroupCollector::take(int64_t prompt, const Token& token) {
   if (token.finish == FinishReason::error)
-    throw DataError({.what = token.token < 0 ? "logits are not finite" : "log-probability is not finite",
-                     .where = fmt::format("prompt {}, sample {}", prompt, token.index),
-                     .got = token.token < 0 ? "" : fmt::format("{} for token {}", token.logprob, token.token),
-                     .attempt = "check the adapter and the model: a diverged training run leaves such weights"});
+    throw DataError(not_finite(token, fmt::format("prompt {}, sample {}", prompt, token.index)));
   Sample& sample = samples_[static_cast<size_t>(prompt * groups_.n + token.index)];
   sample.tokens.push_back(token.token);
   sample.logprobs.push_back(token.logprob);

@@ -1,5 +1,7 @@
 #include "rollout/sampler.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace lockstep::rollout {
@@ -11,6 +13,14 @@ const char* finish_reason_name(FinishReason reason) {
     case FinishReason::error: return "error";
   }
   return "";
+}
+
+Fault not_finite(const Token& token, std::string where) {
+  const bool is_drawn = token.token >= 0;
+  return {.what = is_drawn ? "log-probability is not finite" : "logits are not finite",
+          .where = std::move(where),
+          .got = is_drawn ? fmt::format("{} for token {}", token.logprob, token.token) : "",
+          .attempt = "check the adapter and the model: a diverged training run leaves such weights"};
 }
 
 const Token* token_of(const Event& event) {

@@ -12,9 +12,11 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
+#include "core/error.h"
 #include "rollout/request.h"
 
 namespace lockstep::rollout {
@@ -62,6 +64,8 @@ struct Event {
 };
 // nullptr unless the event is a token. Throws what the ticket failed with.
 const Token* token_of(const Event& event);
+// What a token says that ends with FinishReason::error.
+Fault not_finite(const Token& token, std::string where);
 
 using Deadline = std::chrono::steady_clock::time_point;
 inline constexpr Deadline kAtOnce = {};  // has always passed: what is there already, or what one step makes

@@ -153,10 +153,7 @@ void Serving::Impl::deliver_prompt(Tracked& request, const rollout::PromptDone& 
 
 void Serving::Impl::deliver_token(Tracked& request, const rollout::Token& token, Clock::time_point now) {
   if (token.finish == rollout::FinishReason::error) {
-    request.update.error =
-        Fault{.what = "logits are not finite",
-              .where = request.request.adapter,
-              .attempt = "check the adapter and the model: a diverged training run leaves such weights"};
+    request.update.error = rollout::not_finite(token, request.request.adapter);
     return;
   }
   if (!std::exchange(request.has_token, true)) {

@@ -109,7 +109,7 @@ TEST(Process, ADryRunShowsWhatFlagsHaveSet) {
       dir, kTrain + "--num-rollout 1 --dry-run --policy-loss cispo --eps-clip 0.3 --lora-dropout 0.1 --seed 5");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   for (const char* line : {"--policy-loss \"cispo\"\n", "--eps-clip 0.3\n", "--lora-dropout 0.1\n", "--seed 5\n",
-                           "--rm-type \"number\"\n", "2000 prompts from "})
+                           "--rm-type \"number\"\n", "--lr-warmup-iters 0\n", "2000 prompts from "})
     EXPECT_NE(outcome.out.find(line), std::string::npos) << line << outcome.out;
 }
 
@@ -117,6 +117,12 @@ TEST(Process, ADryRunReadsThePrompts) {
   const testing::TempDirectory dir;
   for (const char* flag : {"--label-key foo", "--input-key foo", "--rollout-max-prompt-len 1"})
     EXPECT_EQ(run_program(dir, kTrain + "--num-rollout 1 --dry-run " + flag).code, 3) << flag;
+  EXPECT_EQ(run_program(
+                dir, kTrain + "--num-rollout 1 --dry-run --eval-interval 1 --eval-label-key foo --eval-prompt-data h " +
+                         kModel + "/test.jsonl")
+                .code,
+            3)
+      << "held-out rows, too";
   EXPECT_EQ(run_program(dir, kTrain + "--num-rollout 1 --dry-run --rm-type judge --rm-url http://127.0.0.1:9/ "
                                       "--judge-model q --judge-prompt /nonexistent")
                 .code,
@@ -132,7 +138,8 @@ TEST(Process, ADryRunReadsTheRows) {
   const std::string good = dir.write("good.jsonl", "{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n").string();
   const Outcome outcome = run_program(dir, sft + good);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("1 rows from "), std::string::npos) << outcome.out;
+  for (const char* text : {"1 rows from ", "--loss-mask-type \"auto\"\n", "--rollout-seed 42\n"})
+    EXPECT_NE(outcome.out.find(text), std::string::npos) << text << outcome.out;
   const std::string bad = dir.write("bad.jsonl", "{\"prompt\": \"1+1=\"}\n").string();
   EXPECT_EQ(run_program(dir, sft + bad).code, 3);
 }
@@ -231,18 +238,31 @@ TEST(Process, AFileBeyondTheLimitOfItsSizeIsAnError) {
 TEST(Process, ARunWhoseOutputNobodyReadsGoesOnAndSaves) {
   const testing::TempDirectory dir;
   const std::string save = (dir / "run").string();
-  EXPECT_EQ(run_bash(dir, "$L " + kTrain + "--num-rollout 4 --lr 1e-4 --save " + save +
-                              " | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}"),
+  // A pipe whose reader is gone before the run begins.
+  const std::string pipe = (dir / "pipe").string();
+  EXPECT_EQ(run_bash(dir, "mkfifo " + pipe + "; exec 4<>" + pipe + "; exec 5>" + pipe + "; exec 4<&-\n$L " + kTrain +
+                              "--num-rollout 4 --lr 1e-4 --save " + save + " >&5"),
             7);
   EXPECT_TRUE(std::filesystem::exists(dir / "run/iter_0000004")) << read(dir / "err");
 }
 
 TEST(Process, ARewardThatCannotBeHadEndsTheRun) {
   const testing::TempDirectory dir;
-  const Outcome outcome = run_program(dir, kTrain + "--num-rollout 4 --lr 1e-4 --custom-rm-path no_such_module.fn");
+  const std::string save = (dir / "run").string();
+  const Outcome outcome =
+      run_program(dir, kTrain + "--num-rollout 4 --lr 1e-4 --custom-rm-path no_such_module.fn --save " + save);
+  EXPECT_FALSE(std::filesystem::exists(dir / "run/iter_0000001")) << "the prompts were not used up";
   EXPECT_EQ(outcome.code, 3) << outcome.out;
-  EXPECT_NE(outcome.err.find("no reward of the first rollout is known"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("no reward is known in the rollout"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("No module named 'no_such_module'"), std::string::npos) << outcome.err;
+  // Nor does a run go on without it.
+  dir.write("fn.py", "def fn(args, sample):\n    return 1.0\n");
+  const std::string goes_on = kTrain + "--lr 1e-4 --custom-rm-path fn.fn --load " + save + " --save " + save;
+  const std::string path = "PYTHONPATH=" + dir.path().string();
+  EXPECT_EQ(run_program(dir, goes_on + " --num-rollout 1", path).code, 0) << read(dir / "err");
+  std::filesystem::remove(dir / "fn.py");
+  EXPECT_EQ(run_program(dir, goes_on + " --num-rollout 3", path).code, 3);
+  EXPECT_FALSE(std::filesystem::exists(dir / "run/iter_0000002"));
 }
 
 TEST(Process, AnInterruptSavesAndTheResumedRunIsTheWholeOne) {

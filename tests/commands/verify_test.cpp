@@ -56,6 +56,15 @@ TEST_F(Verify, WhatARunSavesIsWhole) {
   EXPECT_NO_THROW(verify(run + "/iter_0000003/lora_adapter"));
 }
 
+TEST_F(Verify, ALostMarker) {
+  const std::string run = trained(), hashes = "SHA-256 of 6 files";
+  const int64_t checkpoints = count(verify(run), hashes);
+  std::filesystem::remove(run + "/latest_checkpointed_iteration.txt");
+  EXPECT_EQ(count(problems(run, {"latest_checkpointed_iteration.txt"}), hashes), checkpoints)
+      << "its checkpoints are looked at all the same";
+  EXPECT_GT(checkpoints, 0);
+}
+
 TEST_F(Verify, ABitOfAnyFile) {
   const std::string iteration = trained() + "/iter_0000003";
   for (const char* file :

@@ -74,6 +74,14 @@ TEST_F(Signals, ARequestToEndSavesTheLastIterationAndExits130) {
   }
 }
 
+TEST_F(Signals, ATerminalThatIsGoneMayBeSaidTwice) {
+  const pid_t run = start("part", endless_);
+  ASSERT_TRUE(soon([&] { return is_at_rollout(2); })) << read("log");
+  for (int i = 0; i < 3; ++i) ::kill(run, SIGHUP);
+  ASSERT_EQ(wait(run), 130) << read("log");
+  EXPECT_GE(saved("part"), 2);
+}
+
 TEST_F(Signals, SIGUSR1SavesAndTheRunGoesOn) {
   const pid_t run = start("part", endless_);
   ASSERT_TRUE(soon([&] { return is_at_rollout(1); })) << read("log");

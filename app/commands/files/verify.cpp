@@ -4,9 +4,9 @@
 
 #include "checkpoint/train_state.h"
 #include "commands/files/commands.h"
-#include "load/lora_factors.h"
 #include "commands/files/verification.h"
 #include "core/printable.h"
+#include "load/lora_factors.h"
 
 namespace lockstep::commands {
 
@@ -18,6 +18,11 @@ namespace stdfs = std::filesystem;
 void verify_save_directory(const fs::Path& save, const VerifiedBase* base, Verification& report, Stream& stream) {
   report.holds([&] {
     const std::optional<int64_t> latest = checkpoint::latest_iteration(save), best = checkpoint::best_iteration(save);
+    if (!latest)
+      throw FormatError({.what = "the marker of the newest checkpoint is missing",
+                         .where = save.string(),
+                         .wanted = "latest_checkpointed_iteration.txt",
+                         .attempt = "--load takes the newest that is whole"});
     report.checked(fmt::format("{}: newest checkpoint {}{}", save.string(), latest ? std::to_string(*latest) : "none",
                                best ? fmt::format(", best {}", *best) : ""));
   });

@@ -36,8 +36,6 @@ bool is_loaded(const Service& service, const std::string& name) {
 
 void check_load(const Service& service, const AdapterSource& source) {
   if (source.name.empty() || source.path.empty()) throw invalid("Both 'lora_name' and 'lora_path' must be provided.");
-  if (source.path.size() >= PATH_MAX || source.path.find('\0') != std::string::npos)
-    throw invalid("'lora_path' is no path.");
   if (service.is_base(source.name))
     throw invalid(fmt::format("The lora adapter '{}' conflicts with a served base model.", source.name));
   if (!source.in_place && is_loaded(service, source.name))
@@ -49,6 +47,7 @@ void check_load(const Service& service, const AdapterSource& source) {
 
 // Whether the directory lacks the files of an adapter. False where that cannot be found out.
 bool is_missing(const Service& service, const AdapterSource& source) {
+  if (source.path.size() >= PATH_MAX || source.path.find('\0') != std::string::npos) return true;  // no path at all
   const std::filesystem::path directory = std::filesystem::path(service.options.lora_root) / source.path;
   try {
     return !fs::exists(directory / "adapter_config.json");
