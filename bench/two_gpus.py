@@ -7,8 +7,9 @@
     bits          the steps of sft by two and by four ranks, the latter two on a GPU; rollouts sampled ahead by two
 
 All but the first are done for each model of --models, with random weights in its shape. Wherever one GPU and two (or four ranks) do the
-same work, adapters, optimizer states and metrics are compared byte for byte, and a difference ends the script. Times are the medians of
-metrics.jsonl over all rounds but each run's first step. Each part writes its record into bench/records, with what the value has to be at
+same work, adapters, optimizer states and metrics are compared byte for byte, and a difference ends the script. Times are those of
+metrics.jsonl but each run's first step; where both do the same steps, a ratio is the median of those of single steps, else that of the
+medians. Each part writes its record into bench/records, with what the value has to be at
 least (of sum: at most) and what it should be. --rehearse runs all parts on the CPU with two processes over TCP and shapes of seconds, and
 writes none.
 """
@@ -29,7 +30,7 @@ GOALS = {"sum_ms": (2.0, 1.2), "sft": (1.90, 1.97), "grpo": (1.35, 1.5), "weak":
 PARTS = ["sum", "sft", "grpo", "weak", "bits"]
 # Of a real measurement and of a rehearsal.
 REAL = {"models": ["qwen3-0.6b", "qwen3-4b"], "megabytes": 349, "rounds": 20, "device": "cuda", "repeat": 2, "rank": 32, "rows": 64, "tokens": 2048,
-        "steps": 6, "prompts": 32, "samples": 8, "prompt_tokens": 128, "mean_tokens": 256, "rollouts": 5}
+        "steps": 16, "prompts": 32, "samples": 8, "prompt_tokens": 128, "mean_tokens": 256, "rollouts": 5}
 REHEARSAL = {"models": ["arith"], "megabytes": 1, "rounds": 3, "device": "cpu", "repeat": 1, "rank": 4, "rows": 8, "tokens": 32, "steps": 3,
              "prompts": 4, "samples": 2, "prompt_tokens": 16, "mean_tokens": 8, "rollouts": 3}
 FILES = ["lora_adapter/adapter_model.safetensors", "train_state.safetensors"]
@@ -149,7 +150,8 @@ def in_turn(bench, name, alone, two, keys, same=True):
         shutil.rmtree(one)
         shutil.rmtree(other)
     medians = {key: statistics.median(values) for key, values in times.items()}
-    return {"seconds": {key: round(value, 4) for key, value in medians.items()}, "steps": times, "ratio": round(medians["one"] / medians["two"], 4),
+    ratio = statistics.median(one / two for one, two in zip(times["one"], times["two"])) if same else medians["one"] / medians["two"]
+    return {"seconds": {key: round(value, 4) for key, value in medians.items()}, "steps": times, "ratio": round(ratio, 4),
             **({"same_bytes": True} if same else {})}
 
 

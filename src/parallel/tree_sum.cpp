@@ -39,12 +39,9 @@ std::vector<bool> holders(const Holding& mine, Group& group) {
   return present;
 }
 
-// Of the ranks' slices of a piece of the array.
-struct Slices {
-  int64_t first, floats, slice;  // where the piece begins in the array, its size, and the size of a slice but the last
-  int64_t begin(int64_t rank) const { return std::min(floats, rank * slice); }
-  int64_t size(int64_t rank) const { return begin(rank + 1) - begin(rank); }
-};
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 std::span<const std::byte> bytes_of(const float* from, int64_t floats) {
   return std::as_bytes(std::span(from, static_cast<size_t>(floats)));
@@ -53,54 +50,76 @@ std::span<std::byte> bytes_of(float* to, int64_t floats) {
   return std::as_writable_bytes(std::span(to, static_cast<size_t>(floats)));
 }
 
-// One piece of the array, between the GPUs: each rank gets all partial sums of its slice, adds them, and sends the sum
-// to all.
-void sum_between_devices(float* total, const float* partial, const Slices& slices, const std::vector<bool>& present,
-                         const Buffer& received, Group& group, Stream& stream) {
-  DeviceLink& link = *group.device_link();
-  const auto ranks = present.size();
-  const int me = group.rank();
-  const int64_t mine = slices.size(me);
-  std::vector<std::span<const std::byte>> to(ranks);
-  std::vector<std::span<std::byte>> from(ranks);
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const auto r = static_cast<int64_t>(rank);
-    if (partial != nullptr) to[rank] = bytes_of(partial + slices.first + slices.begin(r), slices.size(r));
-    if (present[rank]) from[rank] = bytes_of(received.f32() + r * slices.slice, mine);
-  }
-  link.exchange(to, from, stream);
-  float* const sum = total + slices.first + slices.begin(me);
-  add_pieces(sum, mine,
-             {.all = received.f32(),
-              .stride = slices.slice,
-              .own = partial == nullptr ? nullptr : partial + slices.first + slices.begin(me),
-              .rank = me,
-              .present = present},
-             stream);
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const auto r = static_cast<int64_t>(rank);
-    to[rank] = bytes_of(static_cast<const float*>(sum), mine);
-    from[rank] = bytes_of(total + slices.first + slices.begin(r), slices.size(r));
-  }
-  link.exchange(to, from, stream);
-}
+// The sum of an array between the GPUs, a piece of it at a time. Each rank gets all partial sums of its slice of the
+// piece, adds them, and sends the sum to all, together with the partial sums of the next piece.
+class DeviceSum {
+ public:
+  DeviceSum(float* total, const float* partial, int64_t floats, const std::vector<bool>& present, Group& group,
+            Stream& stream)
+      : total_(total),
+        partial_(partial),
+        floats_(floats),
+        pieces_(std::max<int64_t>(1, ceil_div(floats, kDevicePiece))),
+        slice_(ceil_div(ceil_div(floats, pieces_ * group.size()), cpu::kBlock) * cpu::kBlock),
+        present_(present),
+        group_(group),
+        stream_(stream),
+        received_(static_cast<size_t>(group.size() * slice_) * sizeof(float), Buffer::Fill::none, stream.device()) {}
 
-void sum_between_devices(float* total, const float* partial, int64_t floats, const std::vector<bool>& present,
-                         Group& group, Stream& stream) {
-  const int64_t ranks = group.size();
-  const auto slice_of = [&](int64_t piece) {
-    return (piece + ranks * cpu::kBlock - 1) / (ranks * cpu::kBlock) * cpu::kBlock;
-  };
-  const int64_t largest = std::min(floats, kDevicePiece);
-  const Buffer received(static_cast<size_t>(ranks * slice_of(largest)) * sizeof(float), Buffer::Fill::none,
-                        stream.device());
-  for (int64_t first = 0; first < floats; first += kDevicePiece) {
-    const int64_t piece = std::min(kDevicePiece, floats - first);
-    sum_between_devices(total, partial, {.first = first, .floats = piece, .slice = slice_of(piece)}, present, received,
-                        group, stream);
+  void run() {
+    DeviceLink& link = *group_.device_link();
+    for (int64_t piece = 0; piece <= pieces_; ++piece) {
+      std::vector<Transfer> transfers;
+      for (int rank = 0; rank < group_.size(); ++rank) {
+        if (rank == group_.rank()) continue;
+        if (piece > 0) transfers.push_back(sums(piece - 1, rank));
+        if (piece < pieces_) transfers.push_back(partials(piece, rank));
+      }
+      link.exchange(transfers, stream_);
+      if (piece < pieces_) add(piece);
+    }
+    link.wait(stream_);
   }
-  group.device_link()->wait(stream);
-}
+
+ private:
+  // Where a rank's slice of a piece begins and ends in the array.
+  int64_t begin(int64_t piece, int64_t rank) const {
+    return std::min(floats_, (piece * group_.size() + rank) * slice_);
+  }
+  int64_t size(int64_t piece, int64_t rank) const { return begin(piece, rank + 1) - begin(piece, rank); }
+
+  Transfer partials(int64_t piece, int rank) const {
+    Transfer transfer{.rank = rank};
+    if (partial_ != nullptr) transfer.to = bytes_of(partial_ + begin(piece, rank), size(piece, rank));
+    if (present_[static_cast<size_t>(rank)])
+      transfer.from = bytes_of(received_.f32() + rank * slice_, size(piece, group_.rank()));
+    return transfer;
+  }
+  Transfer sums(int64_t piece, int rank) const {
+    const int me = group_.rank();
+    return {.rank = rank,
+            .to = bytes_of(static_cast<const float*>(total_ + begin(piece, me)), size(piece, me)),
+            .from = bytes_of(total_ + begin(piece, rank), size(piece, rank))};
+  }
+  void add(int64_t piece) const {
+    const int me = group_.rank();
+    add_pieces(total_ + begin(piece, me), size(piece, me),
+               {.all = received_.f32(),
+                .stride = slice_,
+                .own = partial_ == nullptr ? nullptr : partial_ + begin(piece, me),
+                .rank = me,
+                .present = present_},
+               stream_);
+  }
+
+  float* const total_;
+  const float* const partial_;
+  const int64_t floats_, pieces_, slice_;  // of a rank in a piece
+  const std::vector<bool>& present_;
+  Group& group_;
+  Stream& stream_;
+  const Buffer received_;  // [ranks][slice]
+};
 
 }  // namespace
 
@@ -114,7 +133,7 @@ void tree_sum(Tensor total, ConstTensor partial, Group& group, Stream& stream) {
     return;
   }
   if (group.device_link() != nullptr)
-    return sum_between_devices(total.f32(), partial.empty() ? nullptr : partial.f32(), floats, present, group, stream);
+    return DeviceSum(total.f32(), partial.empty() ? nullptr : partial.f32(), floats, present, group, stream).run();
 
   using cpu::kBlock;
   const int64_t ranks = group.size(), blocks = (floats + kBlock - 1) / kBlock;

@@ -52,7 +52,7 @@ struct ncclComm {
   std::shared_ptr<Mail> mail;
   int rank = 0, calls = 0;
   bool asked = true, gone = false;
-  std::vector<Receive> waiting;
+  std::deque<Receive> waiting;  // of one rank in the order of its sends
   std::vector<std::pair<int, std::vector<char>>> outgoing;
 };
 
@@ -74,13 +74,13 @@ int state_of(ncclComm* comm) {
   if (fail_after >= 0 && comm->calls > fail_after) return kRemoteError;
   if (hang_after >= 0 && comm->calls > hang_after) return kInProgress;
   while (!comm->waiting.empty()) {
-    const Receive& next = comm->waiting.back();
+    const Receive& next = comm->waiting.front();
     auto& letters = mail.sent[{next.peer, comm->rank}];
     if (letters.empty()) return kInProgress;
     if (letters.front().size() != next.bytes) return kInvalidArgument;
     std::memcpy(next.to, letters.front().data(), next.bytes);
     letters.pop_front();
-    comm->waiting.pop_back();
+    comm->waiting.pop_front();
   }
   return kSuccess;
 }

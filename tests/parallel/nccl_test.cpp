@@ -158,12 +158,10 @@ TEST_F(Nccl, ARankThatFailsEndsTheWaitOfTheOthers) {
     tree_sum(view(values), view(values), group, stream);
     if (group.rank() == 1) throw DataError({.what = "a row is bad"});
     // The others are in the middle of an exchange to which rank 1 never comes.
-    std::vector<std::span<const std::byte>> to(3, std::as_bytes(std::span(values)));
-    std::vector<float> received(300);
-    std::vector<std::span<std::byte>> from;
-    for (size_t rank = 0; rank < 3; ++rank)
-      from.push_back(std::as_writable_bytes(std::span(received).subspan(100 * rank, 100)));
-    group.device_link()->exchange(to, from, stream);
+    std::vector<float> received(100);
+    const Transfer transfer{
+        .rank = 1, .to = std::as_bytes(std::span(values)), .from = std::as_writable_bytes(std::span(received))};
+    group.device_link()->exchange({&transfer, 1}, stream);
   });
   EXPECT_TRUE(starts_with(text_of(thrown[1]), "DataError 3: a row is bad"));
   for (const size_t rank : {0, 2})

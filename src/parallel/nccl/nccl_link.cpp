@@ -119,17 +119,13 @@ void Link::settle(const char* what) {
   }
 }
 
-void Link::exchange(const std::vector<std::span<const std::byte>>& to, const std::vector<std::span<std::byte>>& from,
-                    Stream& stream) {
+void Link::exchange(std::span<const Transfer> transfers, Stream& stream) {
   if (comm_ == nullptr) throw DeviceError({.what = "the GPUs of the ranks are no longer connected"});
   check(library_.group_start(), "ncclGroupStart");
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (rank == group_.rank()) continue;
-    const auto index = static_cast<size_t>(rank);
-    if (!to[index].empty())
-      check(library_.send(to[index].data(), to[index].size(), kInt8, rank, comm_, stream.native()), "ncclSend");
-    if (!from[index].empty())
-      check(library_.receive(from[index].data(), from[index].size(), kInt8, rank, comm_, stream.native()), "ncclRecv");
+  for (const auto& [rank, to, from] : transfers) {
+    if (!to.empty()) check(library_.send(to.data(), to.size(), kInt8, rank, comm_, stream.native()), "ncclSend");
+    if (!from.empty())
+      check(library_.receive(from.data(), from.size(), kInt8, rank, comm_, stream.native()), "ncclRecv");
   }
   check(library_.group_end(), "ncclGroupEnd");
   settle("ncclGroupEnd");
@@ -151,13 +147,15 @@ void Link::connect_all(Stream& stream) {
   constexpr size_t kBytes = 256;
   const Buffer out(ranks * kBytes, Buffer::Fill::zero, stream.device()),
       in(ranks * kBytes, Buffer::Fill::zero, stream.device());
-  std::vector<std::span<const std::byte>> to;
-  std::vector<std::span<std::byte>> from;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    to.emplace_back(static_cast<const std::byte*>(out.data()) + rank * kBytes, kBytes);
-    from.emplace_back(static_cast<std::byte*>(in.data()) + rank * kBytes, kBytes);
+  std::vector<Transfer> transfers;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const size_t at = static_cast<size_t>(rank) * kBytes;
+    if (rank == group_.rank()) continue;
+    transfers.push_back({.rank = rank,
+                         .to = {static_cast<const std::byte*>(out.data()) + at, kBytes},
+                         .from = {static_cast<std::byte*>(in.data()) + at, kBytes}});
   }
-  exchange(to, from, stream);
+  exchange(transfers, stream);
   wait(stream);
 }
 

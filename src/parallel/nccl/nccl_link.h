@@ -17,8 +17,7 @@ class Link final : public DeviceLink {
   Link& operator=(const Link&) = delete;
 
   std::string name() const override { return "NCCL " + library_.version_text(); }
-  void exchange(const std::vector<std::span<const std::byte>>& to, const std::vector<std::span<std::byte>>& from,
-                Stream& stream) override;
+  void exchange(std::span<const Transfer> transfers, Stream& stream) override;
   void wait(Stream& stream) override;
 
  private:
