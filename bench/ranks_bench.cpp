@@ -1,7 +1,6 @@
 // What the sum of a gradient over ranks takes, a process and a GPU each, beside the all-reduce of NCCL in the same
 // processes: bench/two_gpus.py reads what it prints. On the CPU, over TCP, the other is the same bytes without an
 // addition.
-#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,9 +44,6 @@ float value_of(int rank, int64_t i) {
 class AllReduce {
  public:
   AllReduce(Group& group, Stream& stream) : library_(nccl::load()), stream_(stream) {
-    void* const handle = ::dlopen("libnccl.so.2", RTLD_NOW);  // that nccl::load has opened, if the system finds it
-    if (handle == nullptr) throw ConfigError({.what = "NCCL is not found by its name", .got = ::dlerror()});
-    all_reduce_ = reinterpret_cast<Call>(::dlsym(handle, "ncclAllReduce"));
     nccl::UniqueId id{};
     if (group.rank() == 0) check(library_.unique_id(&id));
     group.broadcast(std::as_writable_bytes(std::span(id.bytes)), 0);
@@ -60,21 +56,18 @@ class AllReduce {
   AllReduce& operator=(const AllReduce&) = delete;
 
   void operator()(Tensor total, ConstTensor partial) {
-    constexpr int kFloat32 = 7, kSum = 0;
-    check(all_reduce_(partial.f32(), total.f32(), static_cast<size_t>(total.elements()), kFloat32, kSum, comm_,
-                      stream_.native()));
+    check(library_.all_reduce(partial.f32(), total.f32(), static_cast<size_t>(total.elements()), nccl::kFloat32,
+                              nccl::kSum, comm_, stream_.native()));
     stream_.synchronize();
   }
   std::string version() const { return library_.version_text(); }
 
  private:
-  using Call = nccl::Result (*)(const void*, void*, size_t, int, int, nccl::Comm*, void*);
   void check(nccl::Result result) const {
     if (result != nccl::kSuccess) throw DeviceError({.what = "NCCL failed", .got = library_.error_string(result)});
   }
   const nccl::Library library_;
   Stream& stream_;
-  Call all_reduce_ = nullptr;
   nccl::Comm* comm_ = nullptr;
 };
 

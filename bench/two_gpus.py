@@ -199,10 +199,12 @@ def main():
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--models", nargs="+", help="folders of bench/shapes (qwen3-0.6b qwen3-4b)")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, with small shapes; no record is written")
+    parser.add_argument("--repeat", type=int, help="rounds of one GPU and two in turn (2)")
     options = parser.parse_args()
     options.lockstep, options.ranks_bench = options.lockstep.resolve(), options.ranks_bench.resolve()  # parts run elsewhere
     what = dict(REHEARSAL if options.rehearse else REAL)
     what["models"] = options.models or what["models"]
+    what["repeat"] = options.repeat or what["repeat"]
     if not options.rehearse:
         gpus = int(subprocess.run([options.ranks_bench, "--count-gpus"], check=True, capture_output=True, text=True).stdout)
         if gpus < 2:

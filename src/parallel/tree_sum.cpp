@@ -132,8 +132,12 @@ void tree_sum(Tensor total, ConstTensor partial, Group& group, Stream& stream) {
     if (total.data != partial.data) copy(total.data, partial.data, static_cast<size_t>(floats) * sizeof(float), stream);
     return;
   }
-  if (group.device_link() != nullptr)
-    return DeviceSum(total.f32(), partial.empty() ? nullptr : partial.f32(), floats, present, group, stream).run();
+  if (DeviceLink* const link = group.device_link()) {
+    if (group.size() > 2 || present != std::vector<bool>{true, true})
+      return DeviceSum(total.f32(), partial.empty() ? nullptr : partial.f32(), floats, present, group, stream).run();
+    link->add_two(total, partial, stream);
+    return link->wait(stream);
+  }
 
   using cpu::kBlock;
   const int64_t ranks = group.size(), blocks = (floats + kBlock - 1) / kBlock;

@@ -44,6 +44,7 @@ struct Receive {
   void* to;
   size_t bytes;
   int peer;
+  bool adds = false;  // floats, to those that are there
 };
 
 }  // namespace
@@ -78,7 +79,14 @@ int state_of(ncclComm* comm) {
     auto& letters = mail.sent[{next.peer, comm->rank}];
     if (letters.empty()) return kInProgress;
     if (letters.front().size() != next.bytes) return kInvalidArgument;
-    std::memcpy(next.to, letters.front().data(), next.bytes);
+    if (next.adds)
+      for (size_t at = 0; at < next.bytes; at += sizeof(float)) {
+        float letter;
+        std::memcpy(&letter, letters.front().data() + at, sizeof(letter));
+        *reinterpret_cast<float*>(static_cast<char*>(next.to) + at) += letter;
+      }
+    else
+      std::memcpy(next.to, letters.front().data(), next.bytes);
     letters.pop_front();
     comm->waiting.pop_front();
   }
@@ -162,6 +170,20 @@ int ncclCommDestroy(ncclComm* comm) {
   comm->gone = true;
   count("destroyed");
   return kSuccess;
+}
+
+int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, ncclComm* comm, void*) {
+  if (!usable(comm) || type != 7 || operation != 0 || comm->mail->ranks != 2) return kInvalidArgument;
+  const size_t bytes = count * sizeof(float);
+  const int other = 1 - comm->rank;
+  if (to != from) std::memcpy(to, from, bytes);
+  const std::lock_guard lock(comm->mail->mutex);
+  const auto* const own = static_cast<const char*>(from);
+  comm->mail->sent[{comm->rank, other}].emplace_back(own, own + bytes);
+  comm->waiting.push_back({to, bytes, other, true});
+  ++comm->calls;
+  comm->asked = false;
+  return kInProgress;
 }
 
 int ncclGroupStart() {

@@ -108,12 +108,12 @@ TEST_F(Nccl, SumsHaveTheBitsOfThoseThroughHostMemory) {
 
 TEST_F(Nccl, AnArrayThatIsReceivedInPiecesIsSummedWhole) {
   constexpr size_t kCount = (size_t{32} << 20) + 10'000;
-  expect_sound(run(2, [&](Group& group, Stream& stream) {
+  expect_sound(run(3, [&](Group& group, Stream& stream) {
     std::vector<float> values(kCount);
     for (size_t i = 0; i < kCount; ++i) values[i] = static_cast<float>(group.rank() + static_cast<int>(i % 1000));
     tree_sum(view(values), view(values), group, stream);
     size_t wrong = 0;
-    for (size_t i = 0; i < kCount; ++i) wrong += values[i] != static_cast<float>(1 + 2 * static_cast<int>(i % 1000));
+    for (size_t i = 0; i < kCount; ++i) wrong += values[i] != static_cast<float>(3 + 3 * static_cast<int>(i % 1000));
     EXPECT_EQ(wrong, 0u);
   }));
 }
@@ -170,7 +170,7 @@ TEST_F(Nccl, ARankThatFailsEndsTheWaitOfTheOthers) {
 }
 
 TEST_F(Nccl, ACallThatNeverEndsIsGivenUpAtTheDeadline) {
-  set("hang_after", 1);  // the first connects the ranks
+  set("hang_after", 2);  // two connect the ranks
   const auto thrown = run(2,
                           [](Group& group, Stream& stream) {
                             std::vector<float> values(100);
@@ -187,7 +187,7 @@ TEST_F(Nccl, ACallThatNeverEndsIsGivenUpAtTheDeadline) {
 }
 
 TEST_F(Nccl, ItsErrorsAreOursAndEndTheJob) {
-  set("fail_after", 1);
+  set("fail_after", 2);
   const auto thrown = run(2, [](Group& group, Stream& stream) {
     std::vector<float> values(100);
     tree_sum(view(values), view(values), group, stream);

@@ -10,7 +10,7 @@
 namespace lockstep::parallel::nccl {
 
 static_assert(kSuccess == ncclSuccess && kRemoteError == ncclRemoteError && kInProgress == ncclInProgress);
-static_assert(kInt8 == ncclInt8);
+static_assert(kInt8 == ncclInt8 && kFloat32 == ncclFloat32 && kSum == ncclSum);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
 #if NCCL_VERSION_CODE >= 22800 && NCCL_VERSION_CODE < 22900
 static_assert(sizeof(Config) == sizeof(ncclConfig_t));

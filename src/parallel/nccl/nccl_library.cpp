@@ -68,6 +68,7 @@ Library load(const std::string& file) {
   find(opened, "ncclGroupEnd", library.group_end);
   find(opened, "ncclSend", library.send);
   find(opened, "ncclRecv", library.receive);
+  find(opened, "ncclAllReduce", library.all_reduce);
   return library;
 }
 

@@ -10,7 +10,7 @@ namespace lockstep::parallel::nccl {
 // compares it with the header.
 using Result = int;
 inline constexpr Result kSuccess = 0, kRemoteError = 6, kInProgress = 7;
-inline constexpr int kInt8 = 0;
+inline constexpr int kInt8 = 0, kFloat32 = 7, kSum = 0;
 inline constexpr int kLeastVersion = 22800;
 
 struct Comm;
@@ -45,6 +45,7 @@ struct Library {
   Result (*group_end)();
   Result (*send)(const void* from, size_t count, int type, int peer, Comm* comm, void* stream);
   Result (*receive)(void* to, size_t count, int type, int peer, Comm* comm, void* stream);
+  Result (*all_reduce)(const void* from, void* to, size_t count, int type, int operation, Comm* comm, void* stream);
   int version = 0;  // 22809 for 2.28.9
   std::string version_text() const;
 };

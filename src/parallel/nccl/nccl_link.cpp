@@ -119,8 +119,12 @@ void Link::settle(const char* what) {
   }
 }
 
-void Link::exchange(std::span<const Transfer> transfers, Stream& stream) {
+void Link::require_connected() const {
   if (comm_ == nullptr) throw DeviceError({.what = "the GPUs of the ranks are no longer connected"});
+}
+
+void Link::exchange(std::span<const Transfer> transfers, Stream& stream) {
+  require_connected();
   check(library_.group_start(), "ncclGroupStart");
   for (const auto& [rank, to, from] : transfers) {
     if (!to.empty()) check(library_.send(to.data(), to.size(), kInt8, rank, comm_, stream.native()), "ncclSend");
@@ -131,10 +135,18 @@ void Link::exchange(std::span<const Transfer> transfers, Stream& stream) {
   settle("ncclGroupEnd");
 }
 
+void Link::add_two(Tensor total, ConstTensor partial, Stream& stream) {
+  require_connected();
+  check(library_.all_reduce(partial.f32(), total.f32(), static_cast<size_t>(total.elements()), kFloat32, kSum, comm_,
+                            stream.native()),
+        "ncclAllReduce");
+  settle("ncclAllReduce");
+}
+
 void Link::wait(Stream& stream) {
   const Time until = std::chrono::steady_clock::now() + deadline_;
   for (Patience patience; !is_done(stream); patience.rest()) {
-    if (comm_ == nullptr) throw DeviceError({.what = "the GPUs of the ranks are no longer connected"});
+    require_connected();
     Result state = kSuccess;
     check(library_.async_error(comm_, &state), "waiting for the GPUs of other ranks");
     check(state, "waiting for the GPUs of other ranks");
@@ -156,6 +168,10 @@ void Link::connect_all(Stream& stream) {
                          .from = {static_cast<std::byte*>(in.data()) + at, kBytes}});
   }
   exchange(transfers, stream);
+  if (ranks == 2) {
+    constexpr int64_t kFloats = kBytes / sizeof(float);
+    add_two(Tensor(in.f32(), DType::f32, {kFloats}), ConstTensor(out.f32(), DType::f32, {kFloats}), stream);
+  }
   wait(stream);
 }
 

@@ -18,10 +18,12 @@ class Link final : public DeviceLink {
 
   std::string name() const override { return "NCCL " + library_.version_text(); }
   void exchange(std::span<const Transfer> transfers, Stream& stream) override;
+  void add_two(Tensor total, ConstTensor partial, Stream& stream) override;
   void wait(Stream& stream) override;
 
  private:
   using Time = std::chrono::steady_clock::time_point;
+  void require_connected() const;
   void check(Result result, const char* what);
   void settle(const char* what);            // until the last call has begun
   void look(const char* what, Time until);  // throws if the communicator, the group or time is at its end
