@@ -139,12 +139,14 @@ def seconds(lines, keys):
 
 
 def in_turn(bench, name, alone, two, keys, same=True):
-    times = {"one": [], "two": []}
+    times, stages = {"one": [], "two": []}, {"one": [], "two": []}
     for _ in range(bench.what["repeat"]):
         first, one = bench.train(alone)
         second, other = bench.train(two, ranks=2)
         times["one"] += seconds(first, keys)
         times["two"] += seconds(second, keys)
+        stages["one"] += first[1:]
+        stages["two"] += second[1:]
         if same:
             require_same(name, one, other)
         shutil.rmtree(one)
@@ -152,6 +154,7 @@ def in_turn(bench, name, alone, two, keys, same=True):
     medians = {key: statistics.median(values) for key, values in times.items()}
     ratio = statistics.median(one / two for one, two in zip(times["one"], times["two"])) if same else medians["one"] / medians["two"]
     return {"seconds": {key: round(value, 4) for key, value in medians.items()}, "steps": times, "ratio": round(ratio, 4),
+            "median_ms": {name: {key: round(statistics.median(line[key] for line in lines), 1) for key in keys} for name, lines in stages.items()},
             **({"same_bytes": True} if same else {})}
 
 

@@ -20,7 +20,7 @@ NIC_EXCHANGE_MS = 0.15     # assumed: one exchange that reaches another host
 TCP_GB_S = 8               # assumed: per host, for samples; 100 Gb/s at 64 %
 CONTROL_MS = 0.01          # assumed: rank 0's work for one rank's message on the control channel
 TOKEN_BYTES = 49           # of a sampled token on the wire (rollout/dealt_sampler.cpp)
-MEETING_MS = 200           # how often ranks tell each other of finished samples (the same file)
+MEETING_MS = 3200          # how often ranks tell each other of their tokens in a long rollout (the same file)
 MAX_LANES = 64             # the most ranks that a gradient's tree has places for
 
 
@@ -41,7 +41,8 @@ def gradient_sum(ranks, floats):
     others = max(0, ranks - GPUS_A_HOST) / max(1, ranks - 1)
     pieces = -(-whole // PIECE_MB)
     received = whole * (ranks - 1) / ranks
-    ms = 2 * pieces * exchange_ms(received / pieces, received / pieces * others)
+    piece = received / pieces  # the sums of a piece travel together with the partial sums of the next
+    ms = 2 * exchange_ms(piece, piece * others) + (pieces - 1) * exchange_ms(2 * piece, 2 * piece * others)
     return 2 * received, ms
 
 
@@ -57,11 +58,11 @@ def control_share(ranks):
 
 
 def first_full(ranks, sum_ms, samples_ms):
-    if ranks > MAX_LANES:
-        return f"the lanes: {MAX_LANES} at most, so {ranks} ranks are refused; then rank 0's control channel"
     shares = {"rank 0's control channel": control_share(ranks), "samples over TCP": samples_ms / 10000,
               "the gradient's sum": sum_ms / 10000}
     name = max(shares, key=shares.get)
+    if ranks > MAX_LANES:
+        return f"the lanes: {MAX_LANES} at most, so {ranks} ranks are refused; then {name}"
     return f"{name} ({100 * shares[name]:.1f} % of its time)"
 
 

@@ -13,8 +13,9 @@ namespace lockstep::rollout {
 
 namespace {
 
-// How long a rank generates before the ranks meet: they tell each other of samples that are done, and of interrupts.
-constexpr std::chrono::milliseconds kSlice{200};
+// How long a rank generates before the ranks meet and tell each other of their tokens: a meeting costs each the time
+// until the last one's burst of tokens ends, so there are ever fewer of them, from when nothing was in flight.
+constexpr std::chrono::milliseconds kFirstSlice{200}, kLongestSlice{3200};
 
 struct PlainToken {
   int64_t index, version, stop_index;
@@ -74,6 +75,9 @@ Capabilities DealtSampler::capabilities() const {
   return capabilities;
 }
 
+DealtSampler::DealtSampler(Sampler& own, parallel::Group& group, std::function<bool()> interrupted)
+    : own_(own), group_(group), interrupted_(std::move(interrupted)), slice_(kFirstSlice) {}
+
 Ticket DealtSampler::submit(SampleRequest request) {
   const Ticket ticket = next_++;
   if (request.prompt_logprobs || request.sampling.top_logprobs > 0)
@@ -93,7 +97,7 @@ Ticket DealtSampler::submit(SampleRequest request) {
 
 void DealtSampler::generate(Deadline deadline) {
   if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
-  const Deadline until = std::min(deadline, std::chrono::steady_clock::now() + kSlice);
+  const Deadline until = std::min(deadline, std::chrono::steady_clock::now() + slice_);
   do {
     for (const Event& event : own_.wait(until)) {
       const auto found = own_tickets_.find(event.ticket);
@@ -134,6 +138,7 @@ std::span<const Event> DealtSampler::next_events(Deadline deadline) {
   do {
     parallel::agree_after(group_, [&] { generate(deadline); });
     exchange();
+    slice_ = open_.empty() ? kFirstSlice : std::min(2 * slice_, kLongestSlice);
   } while (all_.empty() && !open_.empty());
   return all_;
 }

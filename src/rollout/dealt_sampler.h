@@ -1,6 +1,7 @@
 // A Sampler of many ranks: each generates its share of the requests with a Sampler of its own, and all get all events.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <map>
@@ -21,8 +22,7 @@ namespace lockstep::rollout {
 class DealtSampler final : public Sampler {
  public:
   // `interrupted`: whether this rank or another was asked to stop; asked several times a second. All outlive it.
-  DealtSampler(Sampler& own, parallel::Group& group, std::function<bool()> interrupted)
-      : own_(own), group_(group), interrupted_(std::move(interrupted)) {}
+  DealtSampler(Sampler& own, parallel::Group& group, std::function<bool()> interrupted);
 
   Capabilities capabilities() const override;
   Ticket submit(SampleRequest request) override;
@@ -37,6 +37,7 @@ class DealtSampler final : public Sampler {
   Sampler& own_;
   parallel::Group& group_;
   const std::function<bool()> interrupted_;
+  std::chrono::milliseconds slice_;  // until the next meeting, the same on all ranks
   // How many samples of a ticket have not finished.
   struct Open {
     Ticket ticket = 0;
