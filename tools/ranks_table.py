@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """What ranks cost: bytes, milliseconds and what is full first, for 8, 64 and 512 GPUs.   ranks_table.py [--check PAGE]
 
-A model with few numbers, each measured or named as an assumption. The exchange between two GPUs is fitted to what NCCL 2.28.9 took
-on two H100 (NVLink, 18 links); the rest counts bytes and messages of what the program sends. Prints the table of
+A model with few numbers, each measured or named as an assumption. The exchange between two GPUs is fitted to what NCCL 2.28 took on
+two H100 and on two H200 (NVLink, 18 links); the rest counts bytes and messages of what the program sends. Prints the table of
 docs/distributed.md; --check compares the model with the measurements, and the page with the table.
 """
 import sys
 
-# Milliseconds on 2 x H100 (NCCL_NVLS_ENABLE=0), by buffer in MB: all-to-all of a buffer, of which half stays; all-gather of one each.
+# Milliseconds (NCCL_NVLS_ENABLE=0), by buffer in MB. On 2 x H100: all-to-all of a buffer, of which half stays; all-gather of one each. On
+# 2 x H200: the sum as more than two ranks form it (2026-11-29, no record kept).
 MEASURED = {"all-to-all": {1: 0.080, 10: 0.080, 40: 0.16, 175: 0.41, 349: 0.76},
-            "all-gather": {1: 0.067, 10: 0.097, 40: 0.25, 175: 0.74, 349: 1.42}}
+            "all-gather": {1: 0.067, 10: 0.097, 40: 0.25, 175: 0.74, 349: 1.42},
+            "sum": {349: 2.28}}
 
 EXCHANGE_MS = 0.06         # fitted: one exchange between GPUs, however small
-NVLINK_GB_S = 250          # fitted: what a GPU receives inside a host
+NVLINK_GB_S = 215          # fitted: what a GPU receives inside a host
 PIECE_MB = 134.2           # of the sum (parallel/tree_sum.cpp): 32 Mi floats
 GPUS_A_HOST = 8
 NIC_GB_S = 40              # assumed: per GPU between hosts, 400 Gb/s at 80 %
@@ -20,7 +22,7 @@ NIC_EXCHANGE_MS = 0.15     # assumed: one exchange that reaches another host
 TCP_GB_S = 8               # assumed: per host, for samples; 100 Gb/s at 64 %
 CONTROL_MS = 0.01          # assumed: rank 0's work for one rank's message on the control channel
 TOKEN_BYTES = 49           # of a sampled token on the wire (rollout/dealt_sampler.cpp)
-MEETING_MS = 3200          # how often ranks tell each other of their tokens in a long rollout (the same file)
+MEETING_MS = 1600          # how often ranks tell each other of their tokens in a long rollout (the same file)
 MAX_LANES = 64             # the most ranks that a gradient's tree has places for
 
 
@@ -32,6 +34,8 @@ def exchange_ms(megabytes, crossing=0.0):
 
 
 def measured_ms(kind, megabytes):
+    if kind == "sum":
+        return gradient_sum(2, megabytes / 4e-6)[1]
     return exchange_ms(megabytes / 2 if kind == "all-to-all" else megabytes)
 
 

@@ -15,7 +15,7 @@ namespace {
 
 // How long a rank generates before the ranks meet and tell each other of their tokens: a meeting costs each the time
 // until the last one's burst of tokens ends, so there are ever fewer of them, from when nothing was in flight.
-constexpr std::chrono::milliseconds kFirstSlice{200}, kLongestSlice{3200};
+constexpr std::chrono::milliseconds kFirstSlice{200}, kLongestSlice{1600};
 
 struct PlainToken {
   int64_t index, version, stop_index;
@@ -97,7 +97,7 @@ Ticket DealtSampler::submit(SampleRequest request) {
 
 void DealtSampler::generate(Deadline deadline) {
   if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
-  const Deadline until = std::min(deadline, std::chrono::steady_clock::now() + slice_);
+  const Deadline now = std::chrono::steady_clock::now(), until = deadline <= now ? deadline : now + slice_;
   do {
     for (const Event& event : own_.wait(until)) {
       const auto found = own_tickets_.find(event.ticket);

@@ -15,10 +15,11 @@ namespace lockstep::rollout {
 
 // Ticket t belongs to rank t % size. A sample is a function of its request, so nothing depends on who makes it, nor on
 // how many ranks there are. submit, wait, put_back and cancel are called on all ranks alike and in the same order; wait
-// is collective, and its events are the same everywhere: those of each rank since the last wait, rank by rank. It
-// throws Cancelled on all ranks once one was asked to stop. What a rank's own Sampler throws, all throw
-// (parallel::agree), also from submit, whose error comes with the next wait. Prompt log-probs and most likely tokens
-// beside the drawn one do not travel (capabilities() says so; ConfigError).
+// is collective, and its events are the same everywhere: those of each rank since the last wait, rank by rank. Ranks
+// meet seldom, so unless its deadline has passed already it may outlast it, by 1.6 s at most. It throws Cancelled on
+// all ranks once one was asked to stop. What a rank's own Sampler throws, all throw (parallel::agree), also from
+// submit, whose error comes with the next wait. Prompt log-probs and most likely tokens beside the drawn one do not
+// travel (capabilities() says so; ConfigError).
 class DealtSampler final : public Sampler {
  public:
   // `interrupted`: whether this rank or another was asked to stop; asked several times a second. All outlive it.
