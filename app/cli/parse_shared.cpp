@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <set>
 
 #include "cli/secret_file.h"
@@ -201,9 +202,16 @@ Classified parse_flags(const Values& args, const FlagSet& flags, const std::vect
 }
 
 void require(const Classified& given, const std::vector<std::string_view>& flags) {
+  constexpr std::string_view kOr = " or ";
+  const auto is_given = [&](std::string_view choice) {
+    for (size_t end = choice.find(kOr); end != choice.npos; end = choice.find(kOr)) {
+      if (given.given(choice.substr(0, end)) != nullptr) return true;
+      choice.remove_prefix(end + kOr.size());
+    }
+    return given.given(choice) != nullptr;
+  };
   std::vector<std::string_view> missing;
-  for (const std::string_view flag : flags)
-    if (given.given(flag) == nullptr) missing.push_back(flag);
+  std::ranges::remove_copy_if(flags, std::back_inserter(missing), is_given);
   if (!missing.empty())
     throw ConfigError(
         {.what = fmt::format("missing: {}", fmt::join(missing, ", ")), .attempt = "--help shows an example"});

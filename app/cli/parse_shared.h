@@ -29,6 +29,7 @@ Classified parse_flags(const Values& args, const FlagSet& flags, const std::vect
                        size_t num_positionals = 0);
 
 // Rules. Each throws ConfigError.
+// Each is given, of "--a or --b" one of them; the error names all that are not.
 void require(const Classified& given,
              const std::vector<std::string_view>& flags);  // one error naming all that are missing
 void check_evaluation(const std::vector<recipes::EvalSet>& sets, int64_t interval, std::vector<std::string>& notes);

@@ -109,10 +109,8 @@ void check_required(const recipes::RlOptions& o, const Classified& given) {
     if (recipes::needs_labels(o.reward)) needed.push_back("--label-key");
     if (!teacher_only) needed.push_back("--rm-type");
   }
-  needed.push_back("--rollout-batch-size");
+  needed.insert(needed.end(), {"--rollout-batch-size", "--num-rollout or --num-epoch"});
   require(given, needed);
-  if (!o.num_rollout && !o.num_epoch)
-    throw ConfigError({.what = "missing: --num-rollout or --num-epoch", .attempt = "--num-rollout 100"});
 }
 
 // Rewards that are normalized one by one have no sum that another stage could change.

@@ -207,17 +207,22 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
                        *control.out};
   dry_run.checkpoints();
   dry_run.model_and_memory();
-  std::optional<int64_t> rows, ignored;
-  if (is_readable(options.prompt_data, base)) {
-    const recipes::TrainingRows data(options.prompt_data, base, options.rows, recipes::row_kind(options.loss), control);
-    rows = data.size();
-    data.describe("data       ", *control.out);
-  } else {
-    *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.rows.max_bad_rows, rows));
+  // The number of rows, where they are on this machine.
+  const auto describe_rows = [&](const std::string& label, const std::string& path) {
+    std::optional<int64_t> rows;
+    if (!is_readable(path, base)) {
+      *control.out << fmt::format("{} {}\n", label, rows_text(path, options.rows.max_bad_rows, rows));
+      return rows;
+    }
+    const recipes::TrainingRows data(path, base, options.rows, recipes::row_kind(options.loss), control);
+    data.describe(label, *control.out);
+    return std::optional(data.size());
+  };
+  const std::optional<int64_t> rows = describe_rows("data       ", options.prompt_data);
+  for (const recipes::EvalSet& set : options.eval_sets) {
+    *control.out << fmt::format("evaluation  {}, every {} steps\n", set.name, options.eval_interval);
+    describe_rows("           ", set.path);
   }
-  for (const recipes::EvalSet& set : options.eval_sets)
-    *control.out << fmt::format("evaluation  {}: {}, every {} steps\n", set.name,
-                                rows_text(set.path, options.rows.max_bad_rows, ignored), options.eval_interval);
   *control.out << fmt::format("batch       {} {} a step, {}\n", options.training.global_batch_size,
                               train::datums_per_term(options.loss) == 2 ? "pairs" : "samples",
                               recipes::describe_loss(options));

@@ -104,7 +104,8 @@ TEST(Train, EveryFlagReachesItsOption) {
 
 TEST(Train, OneErrorNamesWhatIsMissing) {
   expect_error<ConfigError>([] { parse_train({}); },
-                            {"missing: --hf-checkpoint, --prompt-data, --label-key, --rm-type, --rollout-batch-size"});
+                            {"missing: --hf-checkpoint, --prompt-data, --label-key, --rm-type, --rollout-batch-size, "
+                             "--num-rollout or --num-epoch"});
   expect_error<ConfigError>(
       [] {
         parse_train(words("--hf-checkpoint M --prompt-data d --label-key l --rm-type math --rollout-batch-size 8"));

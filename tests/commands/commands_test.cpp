@@ -96,6 +96,19 @@ TEST_F(Commands, PlanComparesWhatIsAskedWithTheAdapterToStartFrom) {
   expect_error<ConfigError>([&] { dry_run_sft(options, {}, control_); }, {"has another", "LoraConfig::rank", "8", "4"});
 }
 
+TEST_F(Commands, PlanReadsTheRowsThatAreHeldOut) {
+  recipes::SftOptions options = sft();
+  options.base.hf_checkpoint = LOCKSTEP_SOURCE_DIR "/models/arith";
+  options.eval_sets = {{.name = "held", .path = path("held.jsonl")}};
+  options.eval_interval = 1;
+  fs::write_file_atomic(path("held.jsonl"),
+                        "{\"tokens\":[1,2,3],\"loss_mask\":[0,1,1]}\n{\"tokens\":[1,2],\"loss_mask\":[0,1]}\n");
+  dry_run_sft(options, {}, control_);
+  EXPECT_NE(out_.str().find("2 rows from " + path("held.jsonl") + ": 5 tokens"), std::string::npos) << out_.str();
+  fs::write_file_atomic(path("held.jsonl"), "{\"tokens\":[1,2,3],\"loss_mask\":[0,1,1]}\n{\"prompt\":\"a\"}\n");
+  expect_error<DataError>([&] { dry_run_sft(options, {}, control_); }, {"held.jsonl line 2", "completion"});
+}
+
 TEST_F(Commands, PlanRefusesAWarmUpLongerThanTheRun) {
   recipes::SftOptions options = sft();
   options.prompt_data = path("rows.jsonl");
