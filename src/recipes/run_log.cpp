@@ -15,11 +15,36 @@ namespace lockstep::recipes {
 
 namespace {
 
-// SAVE/metrics.previous.jsonl, or the first name of that kind nothing has yet.
-fs::Path free_name(const fs::Path& directory) {
-  fs::Path name = directory / "metrics.previous.jsonl";
-  for (int i = 2; fs::exists(name); ++i) name = directory / fmt::format("metrics.previous.{}.jsonl", i);
-  return name;
+// Of metrics that a fresh run has set aside; 1 is the oldest.
+fs::Path previous_name(const fs::Path& directory, int number) {
+  return directory / (number == 1 ? "metrics.previous.jsonl" : fmt::format("metrics.previous.{}.jsonl", number));
+}
+
+// The first number that nothing has yet.
+int free_number(const fs::Path& directory) {
+  int number = 1;
+  while (fs::exists(previous_name(directory, number))) ++number;
+  return number;
+}
+
+// The lines of a metrics file up to a step: those beyond a checkpoint would be written twice.
+struct EarlierLines {
+  std::string text;
+  bool reaches = false;                  // that step
+  std::set<std::string> evaluated = {};  // at that step
+};
+EarlierLines lines_until(const fs::Path& file, int64_t last) {
+  EarlierLines earlier;
+  std::istringstream lines(fs::read_file_if_exists(file).value_or(""));
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    const int64_t step = json.is_object() ? json.value("step", int64_t{-1}) : -1;
+    if (step < 0 || step > last) continue;
+    earlier.text += line + "\n";
+    earlier.reaches = earlier.reaches || step == last;
+    if (step == last && json.contains("eval")) earlier.evaluated.insert(json_text(json["eval"]));
+  }
+  return earlier;
 }
 
 // ECMA-48, and DEC's private mode 7.
@@ -51,27 +76,26 @@ RunLog::RunLog(const std::string& save, int64_t resume_step, const Control& cont
   fs::require_writable_directory(save);
   const fs::Path file = fs::Path(save) / "metrics.jsonl";
   path_ = file.string();
-  const std::optional<std::string> earlier = resume_step == 0 ? std::nullopt : fs::read_file_if_exists(file);
-  if (!earlier) return;
-  // Lines of an interrupted run beyond the checkpoint would be written twice: they are left out.
-  std::istringstream lines(*earlier);
-  for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    const int64_t step = json.is_object() ? json.value("step", int64_t{-1}) : -1;
-    if (step < 0 || step > resume_step) continue;
-    kept_ += line + "\n";
-    if (step == resume_step && json.contains("eval")) evaluated_.insert(json_text(json["eval"]));
-  }
+  if (resume_step == 0) return;
+  EarlierLines earlier = lines_until(file, resume_step);
+  // A fresh run that ended before its first checkpoint has set aside the lines of the one that has.
+  for (int number = free_number(save) - 1; number > 0 && !earlier.reaches; --number)
+    if (EarlierLines older = lines_until(previous_name(save, number), resume_step); older.reaches) {
+      earlier = std::move(older);
+      of_another_ = true;
+    }
+  kept_ = std::move(earlier.text);
+  evaluated_ = std::move(earlier.evaluated);
 }
 
 void RunLog::open() {
   open_ = true;
   if (path_.empty()) return open_reports(std::filesystem::current_path());
   const fs::Path file = path_;
-  if (resume_step_ > 0)
-    fs::write_file_atomic(file, kept_);
-  else if (fs::exists(file))
-    std::filesystem::rename(file, free_name(file.parent_path()));
+  const fs::Path directory = file.parent_path();
+  if ((resume_step_ == 0 || of_another_) && fs::exists(file))
+    std::filesystem::rename(file, previous_name(directory, free_number(directory)));
+  if (resume_step_ > 0) fs::write_file_atomic(file, kept_);
   if (report_options_.any()) open_reports(file.parent_path());
   if (!facts_.kind.empty()) {
     OrderedJson json{{"kind", facts_.kind}, {"iterations", facts_.iterations}, {"arguments", facts_.arguments}};

@@ -48,6 +48,7 @@ class RunLog {
   const ReportOptions report_options_;
   std::vector<std::unique_ptr<Report>> reports_;
   std::string path_, kept_;          // kept_: lines of a resumed run
+  bool of_another_ = false;          // what lies at path_ is of a run that came after the one that is resumed
   std::set<std::string> evaluated_;  // names, as JSON
   std::FILE* file_ = nullptr;
   bool open_ = false;

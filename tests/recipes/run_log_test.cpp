@@ -74,6 +74,24 @@ TEST(RunLog, NoOldMetricsAreEverReplaced) {
   EXPECT_EQ(lines_of(dir.path() / "metrics.previous.2.jsonl")[0]["run"], 2);
 }
 
+// A fresh run over an earlier one is killed before its first checkpoint: the earlier one is what resumes.
+TEST(RunLog, AResumedRunFindsItsLinesWhereAFreshRunHasSetThemAside) {
+  const testing::TempDirectory dir;
+  Log log;
+  {
+    RunLog first(dir.path().string(), 0, log.control);
+    for (int step = 1; step <= 3; ++step) first.write({{"step", step}, {"run", "first"}});
+  }
+  RunLog(dir.path().string(), 0, log.control).write({{"step", 1}, {"run", "second"}});
+  RunLog(dir.path().string(), 2, log.control).write({{"step", 3}, {"run", "resumed"}});
+  const auto lines = lines_of(dir.path() / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 3u);
+  for (const size_t step : {0, 1}) EXPECT_EQ(lines[step]["run"], "first");
+  EXPECT_EQ(lines[2]["run"], "resumed");
+  EXPECT_EQ(lines_of(dir.path() / "metrics.previous.jsonl").size(), 3u);
+  EXPECT_EQ(lines_of(dir.path() / "metrics.previous.2.jsonl")[0]["run"], "second");
+}
+
 TEST(RunLog, KnowsWhichEvaluationsOfItsCheckpointAreDone) {
   const testing::TempDirectory dir;
   Log log;
