@@ -56,7 +56,6 @@ void on_failed_write(int) {}
 void accept_save_signals(int64_t seconds) {
   grace_seconds = static_cast<unsigned>(seconds);
   std::signal(SIGPIPE, on_failed_write);
-  if (std::signal(SIGHUP, on_hangup) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
   std::signal(SIGALRM, on_end_of_grace);
   std::signal(SIGUSR1, on_save_request);
   std::signal(SIGUSR2, on_interrupt);
@@ -87,6 +86,7 @@ void end_stuck(const lockstep::Fault& fault, int exit_code) {
 int main(int argc, char** argv) {
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
+  if (std::signal(SIGHUP, on_hangup) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
   std::signal(SIGXFSZ, on_failed_write);
   std::ios::sync_with_stdio(false);
   try {

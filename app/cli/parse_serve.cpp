@@ -176,9 +176,10 @@ std::string serve_help() {
       "    -d '{\"model\": \"mine\", \"prompt\": \"12+34=\", \"max_tokens\": 16, \"temperature\": 0}'\n"
       "  curl http://127.0.0.1:8000/v1/load_lora_adapter -H 'Content-Type: application/json' \\\n"
       "    -d '{\"lora_name\": \"mine\", \"lora_path\": \"run/iter_0000200/lora_adapter\", \"load_inplace\": true}'\n\n"
-      "SIGTERM and Ctrl-C drain: new requests are answered 503, the program ends when those in flight have; a second "
-      "signal\nstops at once. A request is answered by one version of its adapter, also when the name is reloaded "
-      "meanwhile.");
+      "SIGTERM, SIGHUP and Ctrl-C drain: new requests are answered 503, the program ends when those in flight have; a "
+      "second\nSIGTERM or Ctrl-C stops at once. A request is answered by one version of its adapter, also when the "
+      "name "
+      "is\nreloaded meanwhile.");
 }
 
 }  // namespace lockstep::cli

@@ -54,6 +54,17 @@ TEST(Process, HelpGoesToStdout) {
   }
 }
 
+TEST(Process, ServersDrainWhenTheirTerminalIsGone) {
+  const testing::TempDirectory dir;
+  for (const char* name : {"TERM", "HUP"}) {
+    const std::string serve = fmt::format(
+        "{} serve --hf-checkpoint {} --port 0 --device cpu >{} 2>&1 & server=$!; "
+        "until grep -q http {}; do sleep 0.05; kill -0 $server || exit 9; done; kill -{} $server; wait $server",
+        LOCKSTEP_BINARY, kModel, (dir / name).string(), (dir / name).string(), name);
+    EXPECT_EQ(WEXITSTATUS(std::system(serve.c_str())), 0) << name << "\n" << read(dir / name);
+  }
+}
+
 TEST(Process, RewardGradesAFile) {
   const testing::TempDirectory dir;
   const std::string labels =
