@@ -35,6 +35,8 @@ FlagSet export_flags(commands::ExportOptions& o) {
               choice("auto|f32|f16|bf16|q8_0", "auto", [&o](const std::string& name) { o.type = export_type(name); }),
               "f32 | f16 | bf16 | q8_0 (not peft) | auto (gguf: as the model is stored; gguf-lora: f32; peft: as it "
               "is)"},
+             {"--overwrite", "", toggle(o.overwrite),
+              "peft: replace the adapter directory at --output, with all that is in it (a gguf file is replaced)"},
              {"--threads", "N", number(o.base.stream.threads, 0, max_threads()),
               "threads (0: all cores); never changes a bit"}});
   return flags;
@@ -54,6 +56,8 @@ commands::ExportOptions parse_export(const Values& args) {
   if (options.format == ExportFormat::peft && options.type == ExportType::q8_0)
     throw ConfigError(
         {.what = "PEFT reads no quantized factors", .where = "--dtype", .got = "q8_0", .wanted = "f32, f16 or bf16"});
+  if (options.overwrite && options.format != ExportFormat::peft)
+    throw ConfigError({.what = "--overwrite is of --format peft", .where = "--overwrite", .attempt = "without it"});
   return options;
 }
 

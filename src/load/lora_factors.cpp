@@ -36,11 +36,28 @@ std::set<std::string> adapted_modules(const NamedTensors& tensors) {
   return names;
 }
 
+// Factors of a module that the configuration excludes, or of a layer that it leaves out, are not of this adapter: PEFT
+// would not read them. What it targets beyond them is not known without a base.
+void require_targeted(const checkpoint::PeftDirectory& directory, const std::vector<lora::Module>& modules,
+                      const std::set<std::string>& adapted) {
+  if (adapted.empty()) return;
+  lora::FilePatterns patterns(directory.config(), modules);
+  const std::vector<bool> selected = lora::select_modules(directory.config(), modules, patterns);
+  for (size_t i = 0; i < modules.size(); ++i)
+    if (!selected[i] && adapted.contains(modules[i].name))
+      throw FormatError({.what = "factors of a module that adapter_config.json does not target",
+                         .where = directory.weights_file().string(),
+                         .got = modules[i].name,
+                         .wanted = "modules that target_modules names, and exclude_modules and layers_to_transform "
+                                   "leave"});
+}
+
 }  // namespace
 
 lora::LoraConfig own_config(const checkpoint::PeftDirectory& directory) {
   const std::vector<lora::Module> modules = lora::modules_of(directory.header());
   const std::set<std::string> adapted = adapted_modules(directory.header());
+  require_targeted(directory, modules, adapted);
   lora::LoraConfig config = directory.config();
   config.exclude_regex.reset();
   config.layers_to_transform.reset();
@@ -127,8 +144,10 @@ bool AdapterFactors::changes_ends() const {
 
 NamedTensors AdapterFactors::beside_factors() const {
   NamedTensors others;
+  std::set<std::string> copies;
+  for (const lora::BaseCopy& copy : base_copies()) copies.insert(copy.tensor.name);
   for (const NamedTensor& named : weights_.tensors())
-    if (!is_factor(named.name)) others.push_back(named);
+    if (!is_factor(named.name) && !copies.contains(named.name)) others.push_back(named);
   return others;
 }
 
@@ -152,6 +171,18 @@ void require_plain_factors(const AdapterFactors& factors, const std::string& att
                          .got = got,
                          .attempt = attempt});
   }
+}
+
+void require_finite(const AdapterFactors& factors) {
+  for (const ModuleFactors& module : factors.modules())
+    for (const ConstTensor& tensor : {module.a, module.b, module.magnitude, module.weight, module.bias}) {
+      if (tensor.empty()) continue;
+      const std::span values(tensor.f32(), static_cast<size_t>(tensor.elements()));
+      if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+        throw FormatError({.what = "the adapter has values that are not finite",
+                           .where = factors.file().string() + ": " + module.name,
+                           .attempt = "a checkpoint from before training diverged; lockstep verify counts them"});
+    }
 }
 
 const ModuleFactors* AdapterFactors::find(std::string_view name) const {

@@ -49,7 +49,7 @@ class AdapterFactors {
   std::vector<lora::BaseCopy> base_copies() const;
   // Whether the embedding or the head is changed: a model that ties them has two weights then.
   bool changes_ends() const;
-  // The tensors of the file that are no factors, as it has them.
+  // The tensors of the file that are neither factors nor copies of the base's, as it has them.
   NamedTensors beside_factors() const;
 
  private:
@@ -74,7 +74,11 @@ void scale_to(std::span<float> row, double magnitude);
 // FormatError with `attempt` if the adapter has more than factors of linear modules.
 void require_plain_factors(const AdapterFactors& factors, const std::string& attempt);
 
-// adapter_config.json, for the modules that the directory has tensors for and no others.
+// FormatError that names a module with a value that is no number.
+void require_finite(const AdapterFactors& factors);
+
+// adapter_config.json, for the modules that the directory has tensors for and no others. FormatError: factors of a
+// module that it does not target.
 lora::LoraConfig own_config(const checkpoint::PeftDirectory& directory);
 // The layout of the modules that the directory has tensors for, one pair for each: ranks and scales as
 // adapter_config.json says, whatever the tensors' are.

@@ -24,6 +24,16 @@ int64_t rows_of(const ConstTensor& tensor) {
   return tensor.rank == 1 ? 1 : tensor[0];
 }
 
+template <class Bits>
+bool all_finite(const void* values, int64_t count, Bits exponent) {
+  const auto* const bits = static_cast<const Bits*>(values);
+  return std::all_of(bits, bits + count, [&](Bits value) { return (value & exponent) != exponent; });
+}
+bool all_finite(const void* values, int64_t count, DType dtype) {
+  if (dtype == DType::f32) return all_finite(values, count, uint32_t{0x7f800000});
+  return all_finite(values, count, dtype == DType::bf16 ? uint16_t{0x7f80} : uint16_t{0x7c00});
+}
+
 }  // namespace
 
 // A tensor of the base, what becomes of it (nothing: it is copied or converted), and its place in the output.
@@ -83,6 +93,10 @@ class Merge::PieceWriter {
       else
         add_update(merged, weight, *task.update, piece.begin);
       out = merged.data;
+      if (!all_finite(out, count, task.dtype))
+        throw FormatError({.what = fmt::format("a merged value does not fit {}", dtype_name(task.dtype)),
+                           .where = task.source->name,
+                           .attempt = "--dtype bfloat16 or float32"});
     }
     file.write({static_cast<const std::byte*>(out), static_cast<size_t>(count) * to_bytes},
                task.begin + static_cast<uint64_t>(piece.begin * width) * to_bytes);

@@ -107,6 +107,22 @@ TEST_F(Diff, AdaptersOfOtherRanksAndModules) {
   EXPECT_NE(text.find("rank 4 alpha 8 | rank"), std::string::npos) << text;
 }
 
+// PEFT adds the base's weight to factors of the head or the embedding: it is no part of the update.
+TEST_F(Diff, CopiesOfTheBaseDoNotCount) {
+  const std::vector<float> ones(400, 1.0f);
+  const auto adapter = [&](const std::string& name, bool copies) {
+    const std::string prefix = "base_model.model.lm_head";
+    NamedTensors tensors = {{prefix + ".lora_A.weight", ConstTensor(ones.data(), DType::f32, {1, 4})},
+                            {prefix + ".lora_B.weight", ConstTensor(ones.data(), DType::f32, {9, 1})}};
+    if (copies) tensors.push_back({prefix + ".base_layer.weight", ConstTensor(ones.data(), DType::f32, {9, 4})});
+    checkpoint::write_peft_directory(path(name), {.rank = 1}, {"lm_head"}, "", tensors);
+    return path(name);
+  };
+  const Json json = diff(adapter("with", true), adapter("without", false));
+  EXPECT_TRUE(equal_);
+  EXPECT_EQ(json["rows"].size(), 1u);
+}
+
 TEST_F(Diff, ScaleCountsAsMuchAsWeights) {
   const std::string adapter = adapter_of(kTiny, lora::LoraType::canonical);
   std::filesystem::copy(adapter, path("other"), std::filesystem::copy_options::recursive);

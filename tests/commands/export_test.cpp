@@ -224,15 +224,28 @@ TEST_F(Export, PeftDirectoriesOfOtherTypes) {
   const std::string same = exported({.adapter_path = output, .format = ExportFormat::peft}, "same");
   for (const char* file : {"/adapter_model.safetensors", "/adapter_config.json"})
     EXPECT_EQ(fs::read_file(same + file), fs::read_file(output + file));
-  // An export that is there is replaced as a whole, another directory is not.
-  EXPECT_EQ(exported({.adapter_path = adapter, .format = ExportFormat::peft}, "same"), same);
+  // An adapter that is there is replaced when asked for, as a whole; another directory is not.
+  dir_.write("same/checkpoint-7/optimizer.pt", "x");
+  const ExportOptions again = {.adapter_path = adapter, .format = ExportFormat::peft};
+  expect_error<ConfigError>([&] { exported(again, "same"); }, {"not empty", "--overwrite"});
+  EXPECT_TRUE(fs::exists(dir_ / "same/checkpoint-7/optimizer.pt"));
+  ExportOptions replacing = again;
+  replacing.overwrite = true;
+  EXPECT_EQ(exported(replacing, "same"), same);
+  EXPECT_FALSE(fs::exists(dir_ / "same/checkpoint-7"));
   EXPECT_EQ(matrices(same + "/adapter_model.safetensors").begin()->second.values, factors.begin()->second.values);
   dir_.write("mine/notes.txt", "x");
-  expect_error<ConfigError>([&] { exported({.adapter_path = adapter, .format = ExportFormat::peft}, "mine"); },
-                            {"no adapter directory"});
-  expect_error<ConfigError>([&] { exported({.adapter_path = output, .format = ExportFormat::peft}, "peft"); },
-                            {"the adapter itself"});
+  expect_error<ConfigError>([&] { exported(replacing, "mine"); }, {"holds something else", "no adapter_config.json"});
   EXPECT_TRUE(fs::exists(dir_ / "mine/notes.txt"));
+  // Neither the adapter itself nor a directory around it.
+  replacing.adapter_path = output;
+  expect_error<ConfigError>([&] { exported(replacing, "peft"); }, {"would replace an input"});
+  std::filesystem::create_directory(dir_ / "run");
+  std::filesystem::rename(output, dir_ / "run" / "checkpoint-1");
+  std::filesystem::copy(same, dir_ / "run", std::filesystem::copy_options::recursive);
+  replacing.adapter_path = (dir_ / "run/checkpoint-1").string();
+  expect_error<ConfigError>([&] { exported(replacing, "run"); }, {"would replace an input"});
+  EXPECT_TRUE(fs::exists(dir_ / "run/checkpoint-1/adapter_model.safetensors"));
 }
 
 TEST_F(Export, PeftDirectoriesOfMilesAndVimeBecomeSafetensors) {

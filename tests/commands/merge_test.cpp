@@ -333,6 +333,7 @@ TEST_F(Merged, TheEndsOfATiedModelBecomeTwoTensors) {
     asked.dtype = DType::f32;
     Weights merged(merge(asked));
     EXPECT_EQ(read_json(asked.output + "/config.json")["tie_word_embeddings"], false);
+    EXPECT_NO_THROW(run_verify({.path = asked.output, .base = {.hf_checkpoint = kTied}}, control_)) << taken(out_);
     const std::vector<float> changed = merged[is_head ? "lm_head.weight" : "model.embed_tokens.weight"];
     EXPECT_EQ(merged[is_head ? "model.embed_tokens.weight" : "lm_head.weight"], before) << "the other stays";
     ASSERT_EQ(changed.size(), before.size());
@@ -391,6 +392,36 @@ TEST_F(Merged, RefusesWhatDoesNotFit) {
   expect_error<DTypeError>([&] { merge(options(packed, adapter)); }, {"weights of this type", "u8"});
   expect_error<ConfigError>([&] { merge(options(good, path("absent"))); }, {"no adapter there", "absent"});
   EXPECT_FALSE(fs::exists(path("merged")));
+}
+
+// As PEFT, which does not read factors of modules that the configuration leaves out.
+TEST_F(Merged, RefusesFactorsOfModulesThatAreNotTargets) {
+  for (const auto& [key, value] : std::map<std::string, Json>{
+           {"layers_to_transform", {0}}, {"exclude_modules", {"q_proj"}}, {"target_modules", {"k_proj"}}}) {
+    std::filesystem::remove_all(path("adapter"));
+    std::filesystem::copy(kTiny + "/adapter", path("adapter"));
+    Json config = read_json(path("adapter") + "/adapter_config.json");
+    config[key] = value;
+    fs::write_file_atomic(path("adapter") + "/adapter_config.json", config.dump());
+    expect_error<FormatError>([&] { merge(options(kTiny, path("adapter"))); }, {"does not target", "_proj"});
+  }
+}
+
+TEST_F(Merged, RefusesValuesThatAreNotFiniteOrDoNotFit) {
+  std::filesystem::copy(kTiny + "/adapter", path("adapter"));
+  Json config = read_json(path("adapter") + "/adapter_config.json");
+  config["lora_alpha"] = 4e6;
+  fs::write_file_atomic(path("adapter") + "/adapter_config.json", config.dump());
+  MergeOptions large = options(kTiny, path("adapter"));
+  large.dtype = DType::f16;
+  expect_error<FormatError>([&] { merge(large); }, {"does not fit f16", "_proj.weight", "--dtype"});
+  EXPECT_FALSE(fs::exists(path("merged")));
+  const std::string weights = path("adapter") + "/adapter_model.safetensors";
+  std::string bytes = fs::read_file(weights);
+  const uint32_t nan = 0x7fc00000;
+  std::memcpy(bytes.data() + bytes.size() - 8, &nan, 4);
+  fs::write_file_atomic(weights, bytes);
+  expect_error<FormatError>([&] { merge(options(kTiny, path("adapter"))); }, {"not finite", "_proj"});
 }
 
 TEST_F(Merged, RefusesAnotherBase) {

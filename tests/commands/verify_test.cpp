@@ -105,6 +105,16 @@ TEST_F(Verify, Adapters) {
   EXPECT_EQ(count(problems(path("adapter"), {"says rank 5"}), "problem "), 28);
   fs::write_file_atomic(config, json);
   problems(path("adapter"), {"of the base"}, kArith);
+  // Modules that are left out have factors, and targets have none.
+  Json changed = Json::parse(json);
+  changed["exclude_modules"] = {"q_proj"};
+  fs::write_file_atomic(config, changed.dump());
+  problems(path("adapter"), {"does not target", "q_proj"});
+  changed = Json::parse(json);
+  changed["target_modules"].push_back("lm_head");
+  fs::write_file_atomic(config, changed.dump());
+  problems(path("adapter"), {"lm_head"}, kTiny);
+  fs::write_file_atomic(config, json);
   std::string bad = bytes;
   const uint32_t nan = 0x7fc00000;
   std::memcpy(bad.data() + bad.size() - 8, &nan, 4);

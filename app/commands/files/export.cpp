@@ -11,6 +11,7 @@
 #include "checkpoint/gguf/tokenizer.h"
 #include "checkpoint/new_files.h"
 #include "commands/files/export_gguf.h"
+#include "commands/files/output_directory.h"
 #include "core/file_lock.h"
 #include "core/half.h"
 #include "load/base_tensors.h"
@@ -151,6 +152,7 @@ GgufType export_gguf(const ExportOptions& options, const Destination& destinatio
     const checkpoint::PeftDirectory directory(load::require_adapter_directory(options.adapter_path));
     check_against_base(directory, open, stream, control);
     adapter.emplace(directory);
+    load::require_finite(*adapter);
   }
   check_interrupt(control);
   if (options.format == ExportFormat::gguf_lora) {
@@ -168,7 +170,7 @@ GgufType export_gguf(const ExportOptions& options, const Destination& destinatio
   return type;
 }
 
-// A copy of another type; `memory` keeps it. FormatError: a value does not fit it.
+// A copy of another type; `memory` keeps it. FormatError: a value does not fit it, or is not finite.
 NamedTensor converted(const NamedTensor& named, DType type, std::vector<Buffer>& memory) {
   const ConstTensor& from = named.tensor;
   const Buffer& buffer =
@@ -185,8 +187,9 @@ NamedTensor converted(const NamedTensor& named, DType type, std::vector<Buffer>&
       stored = to_f32(static_cast<BFloat16*>(buffer.data())[i] = to_bf16(value));
     else
       stored = to_f32(static_cast<Float16*>(buffer.data())[i] = to_f16(value));
-    if (std::isfinite(value) && !std::isfinite(stored))
-      throw FormatError({.what = fmt::format("a value does not fit {}", dtype_name(type)),
+    if (!std::isfinite(stored))
+      throw FormatError({.what = std::isfinite(value) ? fmt::format("a value does not fit {}", dtype_name(type))
+                                                      : "a value is not finite",
                          .where = named.name,
                          .got = fmt::format("{:g}", value),
                          .attempt = "bf16 or f32"});
@@ -207,15 +210,11 @@ std::string config_text(const checkpoint::PeftDirectory& adapter, const std::str
   return json_text(json, 2);
 }
 
-DType export_peft(const ExportOptions& options, const Destination& destination, const recipes::Control& control) {
+DType export_peft(const ExportOptions& options, const recipes::Control& control) {
   const checkpoint::PeftDirectory adapter(load::require_adapter_directory(options.adapter_path));
-  if (fs::same_place(adapter.path(), destination.path()))
-    throw ConfigError({.what = "--output is the adapter itself", .where = options.output});
-  const bool replaces = fs::exists(destination.path()) && !stdfs::is_empty(destination.path());
-  if (replaces && !fs::exists(destination.path() / checkpoint::kAdapterConfigFile))
-    throw ConfigError({.what = "--output is there and no adapter directory",
-                       .where = options.output,
-                       .attempt = "a new directory: an export replaces all that is in it"});
+  const OutputDirectory output(
+      options.output,
+      {.overwrite = options.overwrite, .marker = checkpoint::kAdapterConfigFile, .inputs = {adapter.path()}}, control);
   if (!options.base.hf_checkpoint.empty()) {
     Stream stream(options.base.stream);
     OpenBase open(options.base, stream);
@@ -228,7 +227,7 @@ DType export_peft(const ExportOptions& options, const Destination& destination, 
   for (const NamedTensor& named : weights.tensors())
     tensors.push_back(converted(named, peft_type(options.type).value_or(named.tensor.dtype), memory));
   check_interrupt(control);
-  fs::write_directory_atomic(destination.path(), [&](const fs::Path& fresh) {
+  output.write([&](const fs::Path& fresh) {
     const checkpoint::NewFiles files(fresh);
     files.write(checkpoint::kAdapterConfigFile, config_text(adapter, options.base.hf_checkpoint));
     files.write_safetensors(checkpoint::kAdapterWeightsFile, tensors, {{"format", "pt"}});
@@ -247,14 +246,15 @@ uintmax_t bytes_at(const fs::Path& path) {
 
 void run_export(const ExportOptions& options, const recipes::Control& control) {
   const Stopwatch watch;
-  const bool peft = options.format == ExportFormat::peft;
-  const Destination destination(options.output, control);
-  if (!peft && fs::is_directory(destination.path()))
+  const auto done = [&](const char* type) {
+    *control.out << fmt::format("{}  {}, {:.1f} MB in {:.1f} s\n", options.output, type,
+                                static_cast<double>(bytes_at(options.output)) * 1e-6, watch.ms() / 1000);
+  };
+  if (options.format == ExportFormat::peft) return done(dtype_name(export_peft(options, control)));
+  if (fs::is_directory(options.output))
     throw ConfigError({.what = "--output is a directory", .where = options.output, .wanted = "a file"});
-  const char* type = peft ? dtype_name(export_peft(options, destination, control))
-                          : checkpoint::gguf_type_name(export_gguf(options, destination, control));
-  *control.out << fmt::format("{}  {}, {:.1f} MB in {:.1f} s\n", destination.path().string(), type,
-                              static_cast<double>(bytes_at(destination.path())) * 1e-6, watch.ms() / 1000);
+  const Destination destination(options.output, control);
+  done(checkpoint::gguf_type_name(export_gguf(options, destination, control)));
 }
 
 }  // namespace lockstep::commands

@@ -22,6 +22,7 @@ struct ExportOptions {
   std::string output;         // a file; for peft a directory
   ExportFormat format = ExportFormat::gguf;
   ExportType type = ExportType::automatic;
+  bool overwrite = false;  // peft: whether an adapter directory at the output is replaced, with all that is in it
 };
 
 // Tells what was written. The file or directory appears whole or not at all: on an interrupt nothing is left of it, and

@@ -42,6 +42,7 @@ void run_merge(const MergeOptions& options, const recipes::Control& control) {
   const checkpoint::PeftDirectory directory(adapter_path);
   check_merge_base(directory, options, stream, control);
   const load::AdapterFactors adapter(directory);
+  load::require_finite(adapter);
   checkpoint::HfDirectory base(base_path);
   base.open_weights();
   load::Merge merge({.dtype = options.dtype, .max_shard_bytes = options.max_shard_bytes}, base, adapter, stream);

@@ -13,6 +13,7 @@
 #include "load/base_tensors.h"
 #include "load/lora_factors.h"
 #include "lora/named_places.h"
+#include "model/spec.h"
 #include "recipes/adapter.h"
 
 namespace lockstep::commands {
@@ -98,6 +99,10 @@ void verify_shape(const checkpoint::PeftDirectory& directory, const VerifiedBase
 void verify_on_base(const checkpoint::PeftDirectory& directory, const VerifiedBase& base, Verification& report) {
   report.holds([&] {
     for (const std::string& note : check_base(directory, base.identity)) report.checked(note);
+  });
+  report.holds([&] {
+    const auto layout = lora::resolve_layout(directory.config(), model::linear_modules(base.identity.config));
+    lora::check_tensors(*layout, directory.header(), directory.weights_file().string());
   });
   const load::AdapterFactors factors(directory);
   for (const load::ModuleFactors& module : factors.modules()) {

@@ -6,6 +6,7 @@
 
 #include "checkpoint/safetensors_header.h"
 #include "commands/files/verification.h"
+#include "load/base_tensors.h"
 #include "model/config.h"
 #include "text/tokenizer.h"
 
@@ -126,6 +127,9 @@ void verify_model(const fs::Path& path, const VerifiedBase* base, Verification& 
     if (base != nullptr) {
       std::map<std::string, std::vector<int64_t>> wanted;
       for (const NamedTensor& named : base->directory.tensors()) wanted[named.name] = shape_of(named.tensor);
+      // `lockstep merge` unties them where an adapter changes one.
+      if (load::is_tied(base->directory) && !load::is_tied(model))
+        wanted["lm_head.weight"] = wanted["model.embed_tokens.weight"];
       verify_shapes(
           model, wanted, "the base " + base->identity.name, [](const std::string&) { return false; }, report);
     }
