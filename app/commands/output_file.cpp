@@ -29,6 +29,10 @@ OutputFile::OutputFile(std::string path, const OrderedJson& settings, bool overw
     if (!earlier_) throw DataError({.what = "cannot read file", .where = path_, .got = std::strerror(errno)});
     return;
   }
+  if (exists && !fs::is_file(path_)) {  // a device or a pipe keeps nothing that could be gone on with
+    go_on();
+    return;
+  }
   // Emptied before the settings change: a run killed in between leaves no lines that look like its own.
   fs::require_writable_directory(directory);
   go_on();
@@ -77,7 +81,7 @@ void OutputFile::go_on() {
   if (going_on()) return;
   earlier_.close();
   file_ = std::fopen(path_.c_str(), "ab");
-  if (file_ == nullptr || ftruncate(fileno(file_), kept_) != 0) cannot_write();
+  if (file_ == nullptr || (fs::is_file(path_) && ftruncate(fileno(file_), kept_) != 0)) cannot_write();
 }
 
 void OutputFile::write(std::string_view lines) {

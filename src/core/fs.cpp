@@ -171,6 +171,34 @@ bool is_running_elsewhere(pid_t process) {
   return process != ::getpid() && process > 0 && (::kill(process, 0) == 0 || errno != ESRCH);
 }
 
+// Devices, pipes, and what a process has open (/dev/stdout), though it may be a file: what was asked for is to write
+// it.
+bool is_stream(const Path& path) {
+  const mode_t mode = mode_of(path);
+  if (mode != 0 && !S_ISREG(mode) && !S_ISDIR(mode)) return true;
+  std::error_code error;  // no link
+  return stdfs::read_symlink(path, error).string().starts_with("/proc/self/fd");
+}
+
+// What a symbolic link leads to, so that a file replaces that and not the link.
+Path behind_links(Path path) {
+  constexpr int kMostLinks = 40;  // as the system
+  std::error_code error;
+  for (int links = 0; stdfs::is_symlink(path, error); ++links) {
+    if (links == kMostLinks) cannot_write(path, ELOOP);
+    path = parent_of(path) / stdfs::read_symlink(path, error);
+  }
+  return path;
+}
+
+void write_through(const Path& path, const std::function<void(NewFile&)>& fill) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (descriptor < 0) cannot_write(path, errno);
+  NewFile file(descriptor, path);
+  fill(file);
+  file.close();
+}
+
 std::pair<Path, int> make_temporary_file(const Path& path) {
   return make_temporary(path,
                         [](const char* name) { return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
@@ -255,7 +283,9 @@ void write_file_atomic(const Path& path, std::string_view bytes) {
   write_file_atomic(path, [bytes](NewFile& file) { file.append(bytes); });
 }
 
-void write_file_atomic(const Path& path, const std::function<void(NewFile&)>& fill) {
+void write_file_atomic(const Path& given, const std::function<void(NewFile&)>& fill) {
+  if (is_stream(given)) return write_through(given, fill);
+  const Path path = behind_links(given);
   make_directories(parent_of(path));
   const auto [temporary, descriptor] = make_temporary_file(path);
   try {

@@ -36,7 +36,8 @@ std::optional<std::string> read_file_if_exists(const Path& path, size_t most = k
 Buffer read_buffer(const Path& path, const ReadRoot& root = {});
 
 // Writes a temporary file beside `path`, fsyncs it and renames it to `path`: readers see the old bytes or the new
-// ones. Creates missing parent directories. Throws ResourceError; the old file is untouched then.
+// ones. Creates missing parent directories. A link stays one: what it leads to is replaced. A device, a pipe
+// or /dev/stdout is written as it is. Throws ResourceError; the old file is untouched then.
 void write_file_atomic(const Path& path, std::string_view bytes);
 
 // Calls fill(dir) with a new temporary directory beside `path`, fsyncs every file in it and renames it to `path`.

@@ -27,5 +27,14 @@ TEST(OutputFile, HasOneWriter) {
   EXPECT_EQ(second.earlier_line(), "{}");
 }
 
+TEST(OutputFile, ADeviceIsWrittenAsItIs) {
+  {
+    OutputFile file("/dev/null", {{"seed", 1}}, false);
+    file.write("{}\n");
+  }
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_FALSE(fs::exists("/dev/null.run.json"));
+}
+
 }  // namespace
 }  // namespace lockstep::commands

@@ -95,6 +95,32 @@ TEST(WriteFileAtomic, FailureLeavesTheOldFile) {
   expect_error<ResourceError>([] { write_file_atomic(kDevNull, "x"); }, {"/dev/null", "try:"});
 }
 
+TEST(WriteFileAtomic, ReplacesWhatALinkLeadsTo) {
+  const TempDirectory dir;
+  dir.write("kept/file", "old");
+  for (const char* target : {"kept/file", "kept/new"}) {
+    std::filesystem::remove(dir / "link");
+    std::filesystem::create_symlink(target, dir / "link");
+    write_file_atomic(dir / "link", target);
+    EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+    EXPECT_EQ(read_file(dir / target), target);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir / "kept"), {}), 2) << "temporary files";
+}
+
+TEST(WriteFileAtomic, WritesAPipeAsItIs) {
+  const TempDirectory dir;
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  const int reader = ::open((dir / "pipe").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  write_file_atomic(dir / "pipe", "bytes");
+  EXPECT_TRUE(std::filesystem::is_fifo(dir / "pipe"));
+  char got[8] = {};
+  EXPECT_EQ(::read(reader, got, sizeof(got)), 5);
+  EXPECT_STREQ(got, "bytes");
+  ::close(reader);
+}
+
 TEST(WriteFileAtomic, ReadersSeeOldOrNewNeverAMixture) {
   const TempDirectory dir;
   const Path file = dir / "x";
