@@ -96,6 +96,16 @@ std::optional<Launched> read_launcher(const Launcher& launcher, const Variables&
   return launched;
 }
 
+// Where no launcher is known by all of its variables: a rank that took itself for the only one would train alone.
+void require_both(const char* rank, const char* size, const Variables& variables) {
+  const bool has_rank = variables(rank).has_value();
+  if (has_rank == variables(size).has_value()) return;
+  throw ConfigError({.what = "half of what tells a process its rank is there",
+                     .where = fmt::format("environment variable {}", has_rank ? rank : size),
+                     .got = fmt::format("no {}", has_rank ? size : rank),
+                     .attempt = "set both, or unset this one for a run of one process"});
+}
+
 void require_agreement(const Launched& first, const Launched& other) {
   if (first.launch.rank == other.launch.rank && first.launch.size == other.launch.size) return;
   const auto place = [](const Launched& l) {
@@ -179,7 +189,10 @@ std::optional<Launched> launched_by(const Variables& variables) {
     if (found) require_agreement(*found, *launched);
     if (!found) found = launched;
   }
-  if (!found) return std::nullopt;
+  if (!found) {
+    require_both("RANK", "WORLD_SIZE", variables);
+    return std::nullopt;
+  }
   find_master(*found, variables);
   read_pipe(*found, variables);
   return found;

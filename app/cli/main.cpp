@@ -1,4 +1,5 @@
 // The process: arguments, signals and the one catch.
+#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -81,9 +82,17 @@ void end_stuck(const lockstep::Fault& fault, int exit_code) {
   _exit(exit_code);
 }
 
+// A pipe or a file that is opened later must not get the number of a standard stream that was closed. Writing to it
+// still fails.
+void fill_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) < 0) (void)!open("/dev/null", O_RDONLY);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_streams();
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
   if (std::signal(SIGHUP, on_hangup) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup

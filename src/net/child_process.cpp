@@ -8,7 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "core/error.h"
@@ -31,6 +35,26 @@ std::vector<std::string> environment(const ChildOptions& options) {
   }
   for (const auto& [name, value] : options.environment) list.push_back(name + "=" + value);
   return list;
+}
+
+// Whether a process of the group lives. One that is dead stays in it until its parent, often the first process of a
+// container, has asked for its exit code, which may never be.
+bool group_lives(int group) {
+  if (::kill(-group, 0) != 0) return false;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    if (std::atoi(entry.path().filename().c_str()) <= 0) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(')');  // the name may hold anything
+    if (name_end == std::string::npos) continue;
+    char state = 0;
+    int parent = 0, of = 0;
+    std::istringstream(text.substr(name_end + 1)) >> state >> parent >> of;
+    if (of == group && state != 'Z' && state != 'X') return true;
+  }
+  return static_cast<bool>(error);  // without /proc nobody can tell
 }
 
 // One program and its arguments: the shell can become it, so that it is the one who hears that this process died.
@@ -82,14 +106,11 @@ std::optional<int> ChildProcess::exit_code() {
 }
 
 void ChildProcess::end(std::chrono::milliseconds patience) {
-  const auto group_lives = [&] {
-    exit_code();
-    return ::kill(-pid_, 0) == 0 || !exit_code_;
-  };
-  if (!group_lives()) return;
+  const auto lives = [&] { return !exit_code() || group_lives(pid_); };
+  if (!lives()) return;
   ::kill(-pid_, SIGTERM);
   for (const auto until = std::chrono::steady_clock::now() + patience; std::chrono::steady_clock::now() < until;) {
-    if (!group_lives()) return;
+    if (!lives()) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   ::kill(-pid_, SIGKILL);

@@ -320,13 +320,13 @@ bool TrainingRun::is_interrupt(const parallel::PeerFailed& error) const {
 
 void TrainingRun::stop_interrupted() {
   control_.stopped();
-  if (control_.rank != 0)
-    throw Cancelled({.what = fmt::format("interrupted after iteration {}; rank 0 saves", iteration_)});
-  if (!keeps())
+  if (save_.save.empty())
     throw Cancelled({.what = fmt::format("interrupted after iteration {}", iteration_),
                      .got = "no SaveOptions::save, so nothing is kept"});
   if (iteration_ == 0)
     throw Cancelled({.what = "interrupted before the first iteration was done", .attempt = "run the command again"});
+  if (control_.rank != 0)
+    throw Cancelled({.what = fmt::format("interrupted after iteration {}; rank 0 saves", iteration_)});
   // For the same reasons as in iterate().
   parallel::fail(*group_, std::make_exception_ptr(Cancelled({.what = "interrupted"})));
   save();

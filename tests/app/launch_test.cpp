@@ -132,6 +132,7 @@ TEST(LauncherVariables, WhatCannotBeTrueIsRefused) {
   using Map = std::map<std::string, std::string>;
   for (const Map& values :
        {Map{{"RANK", "one"}, {"WORLD_SIZE", "2"}}, Map{{"RANK", "0"}, {"WORLD_SIZE", "2"}},  // no port
+        Map{{"RANK", "0"}}, Map{{"WORLD_SIZE", "2"}},                                        // half
         Map{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}},
         Map{{"RANK", "0"},
             {"WORLD_SIZE", "2"},

@@ -78,6 +78,62 @@ TEST_F(Launch, NothingIsLeftWhenTheLauncherIsKilled) {
   for (const pid_t process : processes) EXPECT_TRUE(eventually([&] { return !exists(process); }, 20s)) << process;
 }
 
+// Nobody reads what is printed, or there is nowhere to print: the run goes on, saves, and 7 says that it is not whole.
+TEST_F(Launch, ARunWhoseOutputIsLostGoesOn) {
+  const auto launch = [&](const std::string& save, const std::string& output) {
+    start_shell(fmt::format("exec bash -c '{} launch -n 2 {} {}; exit ${{PIPESTATUS[0]}}'", LOCKSTEP_BINARY,
+                            sft(save, 40), output));
+    EXPECT_EQ(finish(), 7) << output;
+    EXPECT_EQ(checkpoint::latest_iteration(dir_ / save), 40) << output;
+  };
+  launch("pipe", "| head -n 1");
+  launch("closed", ">&- 2>&- --distributed-timeout-minutes 0.5");
+}
+
+TEST_F(Launch, CtrlZStopsTheRanksToo) {
+  start(2, sft("part", 2000));
+  ASSERT_TRUE(reaches("part", 2)) << err();
+  const auto are_all = [&](const std::string& states) {
+    return std::ranges::all_of(ranks(), [&](pid_t rank) {
+      const std::string text = text_of(fmt::format("/proc/{}/stat", rank));
+      return states.find(text[text.rfind(')') + 2]) != std::string::npos;
+    });
+  };
+  ::kill(launcher_, SIGTSTP);
+  ASSERT_TRUE(eventually([&] { return are_all("T"); })) << err();
+  ::kill(launcher_, SIGCONT);
+  ASSERT_TRUE(eventually([&] { return are_all("RSD"); })) << err();
+  EXPECT_TRUE(reaches("part", metrics("part").size() + 2)) << err();
+  ::kill(launcher_, SIGINT);
+  EXPECT_EQ(finish(), 130) << err();
+}
+
+TEST_F(Launch, SaysWhichRankWasKilledAndWhatASecondSignalDoes) {
+  start(2, sft("part", 2000));
+  ASSERT_TRUE(reaches("part", 1)) << err();
+  ::kill(ranks()[1], SIGKILL);
+  EXPECT_EQ(finish(), 137);
+  EXPECT_NE(err().find("error: rank 1 was killed by signal 9 (Killed)\n  try:    dmesg"), std::string::npos) << err();
+  start(2, "-- sh -c 'trap \"\" INT; echo ready; sleep 600'");
+  ASSERT_TRUE(eventually([&] { return out().find("ready") != std::string::npos; }));
+  ::kill(launcher_, SIGINT);
+  std::this_thread::sleep_for(100ms);  // two of a kind that wait are one
+  ::kill(launcher_, SIGINT);
+  EXPECT_TRUE(eventually([&] { return err().find("error: a second signal") != std::string::npos; })) << err();
+  for (const pid_t rank : ranks()) ::kill(rank, SIGKILL);
+  finish();
+}
+
+TEST_F(Launch, WhatIsInterruptedBeforeItsFirstIterationSavesNothingOnAnyRank) {
+  const std::string program = dir_.write("reward.sh", "touch " + (dir_ / "asked").string() + "\nsleep 600\n").string();
+  start(2, rl("part", 5) + " --rm-type command --reward-command \"sh " + program + "\"");
+  ASSERT_TRUE(eventually([&] { return fs::exists(dir_ / "asked"); })) << err();
+  ::kill(launcher_, SIGINT);
+  EXPECT_EQ(finish(), 130) << err();
+  EXPECT_NE(err().find("interrupted before the first iteration was done"), std::string::npos) << err();
+  EXPECT_EQ(err().find("rank 0 saves"), std::string::npos) << err();
+}
+
 TEST_F(Launch, TheSecretIsInNoArgumentAndNoVariable) {
   start(2, sft("part", 2000));
   ASSERT_TRUE(reaches("part", 1)) << err();

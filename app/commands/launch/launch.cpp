@@ -33,6 +33,9 @@ constexpr std::chrono::milliseconds kTogether{200};  // ranks that end within it
 constexpr std::chrono::milliseconds kLook{400};      // between two looks at whether a rank is stopped
 constexpr int kStoppedLooks = 3;                     // after which it has failed
 
+// A write that nobody reads fails; unlike an ignored signal, a handler ends with exec, so ranks have the usual effect.
+void on_failed_write(int) {}
+
 bool ends(int signal) {
   return signal != SIGUSR1;
 }
@@ -62,7 +65,8 @@ class Job {
     sigset_t signals;
     sigemptyset(&signals);
     for (const int signal : kPassedOn) sigaddset(&signals, signal);
-    sigaddset(&signals, SIGCHLD);
+    for (const int signal : {SIGCHLD, SIGTSTP}) sigaddset(&signals, signal);
+    ::signal(SIGPIPE, on_failed_write);  // the ranks go on and save when nobody reads what they print
     ::sigprocmask(SIG_BLOCK, &signals, &before_);
     signals_ = Socket(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
     if (!signals_.open()) throw ResourceError({.what = "the system refuses a signalfd", .got = std::strerror(errno)});
@@ -184,10 +188,32 @@ class Job {
     while (::read(signals_.fd(), &info, sizeof(info)) == sizeof(info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
+      if (signal == SIGTSTP) {
+        suspend();
+        continue;
+      }
+      if (asked_to_end_ && ends(signal) && signal != SIGHUP)
+        *control_.info << "error: a second signal: the ranks end at once, and what they have not saved is lost\n"
+                       << std::flush;
       asked_to_end_ = asked_to_end_ || ends(signal);
       for (const RankProcess& rank : ranks_) rank.signal(signal == SIGHUP ? SIGTERM : signal);
       if (ends(signal) && !kill_at_) kill_at_ = Clock::now() + options_.grace;
     }
+  }
+
+  // Ctrl-Z: until SIGCONT.
+  void suspend() {
+    for (const RankProcess& rank : ranks_) rank.signal(SIGSTOP);
+    ::raise(SIGSTOP);
+    for (const RankProcess& rank : ranks_) rank.signal(SIGCONT);
+  }
+
+  // Who was killed cannot say so itself.
+  void tell_killed(const RankProcess& rank, int signal) {
+    const auto number = options_.node_rank * options_.ranks + (&rank - &ranks_.front());
+    *control_.info << fmt::format("error: rank {} was killed by signal {} ({})\n", number, signal, strsignal(signal));
+    if (signal == SIGKILL) *control_.info << "  try:    dmesg, which tells whether the system had no memory left\n";
+    control_.info->flush();
   }
 
   // Of those that ended together the one that was killed failed first, or one with an error of its own: the others
@@ -197,6 +223,7 @@ class Job {
     for (RankProcess& rank : ranks_) {
       if (!rank.lives()) continue;
       const std::optional<int> code = rank.exit_code();
+      if (code && rank.was_killed() && !ending()) tell_killed(rank, *code - 128);
       if (code && *code != 0 && (!failed || *failed == 1 || rank.was_killed())) failed = code;
     }
     if (!failed) return;
