@@ -107,11 +107,16 @@ void resolve_adapter(AdapterOptions& adapter, const Classified& given) {
 }
 
 void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes) {
-  if (const auto shared = lora::excluded_but_shared(config); !shared.empty())
-    notes.push_back(
-        fmt::format("--exclude-modules {}: trained all the same, for siblings share one A with --lora-type "
-                    "lora; canonical_lora leaves them out",
-                    fmt::join(shared, ",")));
+  const lora::SharedSiblings shared = lora::shared_siblings(config);
+  const auto note = [&](const char* flag, const std::vector<std::string>& leaves, const char* how) {
+    if (!leaves.empty())
+      notes.push_back(
+          fmt::format("{} {}: {}, for siblings share one A with --lora-type lora; canonical_lora leaves "
+                      "them out",
+                      flag, fmt::join(leaves, ","), how));
+  };
+  note("--exclude-modules", shared.excluded, "trained all the same");
+  note("--target-modules, beside it", shared.unnamed, "trained, too");
 }
 
 }  // namespace lockstep::cli

@@ -96,7 +96,7 @@ class Merge::PieceWriter {
       if (!all_finite(out, count, task.dtype))
         throw FormatError({.what = fmt::format("a merged value does not fit {}", dtype_name(task.dtype)),
                            .where = task.source->name,
-                           .attempt = "--dtype bfloat16 or float32"});
+                           .attempt = "bfloat16 or float32"});
     }
     file.write({static_cast<const std::byte*>(out), static_cast<size_t>(count) * to_bytes},
                task.begin + static_cast<uint64_t>(piece.begin * width) * to_bytes);

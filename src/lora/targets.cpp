@@ -186,8 +186,8 @@ std::vector<bool> saved_modules(const LoraConfig& config, const std::vector<Modu
   return saved;
 }
 
-std::vector<std::string> excluded_but_shared(const LoraConfig& config) {
-  std::vector<std::string> shared;
+SharedSiblings shared_siblings(const LoraConfig& config) {
+  SharedSiblings shared;
   if (config.type != LoraType::fused) return shared;
   const auto named = [](const std::vector<std::string>& entries, const std::string& leaf) {
     return std::ranges::any_of(entries, [&](const std::string& entry) {
@@ -196,17 +196,21 @@ std::vector<std::string> excluded_but_shared(const LoraConfig& config) {
   };
   for (const MegatronModule& fused : kMegatronModules) {
     if (fused.parts == 1) continue;
-    std::vector<std::string> excluded;
+    SharedSiblings siblings;
     bool is_target = false;
     for (const std::string_view part : fused.leaves) {
       const std::string leaf(part);
       if (leaf.empty()) continue;
       if (named(config.exclude_modules, leaf))
-        excluded.push_back(leaf);
+        siblings.excluded.push_back(leaf);
+      else if (named(config.target_modules, leaf))
+        is_target = true;
       else
-        is_target |= named(config.target_modules, leaf);
+        siblings.unnamed.push_back(leaf);
     }
-    if (is_target) shared.insert(shared.end(), excluded.begin(), excluded.end());
+    if (!is_target) continue;
+    std::ranges::move(siblings.excluded, std::back_inserter(shared.excluded));
+    std::ranges::move(siblings.unnamed, std::back_inserter(shared.unnamed));
   }
   return shared;
 }

@@ -39,8 +39,11 @@ std::vector<bool> select_modules(const LoraConfig& config, const std::vector<Mod
 // embedding and the head.
 std::vector<bool> saved_modules(const LoraConfig& config, const std::vector<Module>& modules);
 
-// Leaves that exclude_modules names and LoraType::fused trains all the same, because a sibling that is a target shares
-// their A: what a user should be told.
-std::vector<std::string> excluded_but_shared(const LoraConfig& config);
+// Leaves that LoraType::fused trains because a sibling that is a target shares their A, though exclude_modules names
+// them or target_modules, a list, does not: what a user should be told.
+struct SharedSiblings {
+  std::vector<std::string> excluded = {}, unnamed = {};
+};
+SharedSiblings shared_siblings(const LoraConfig& config);
 
 }  // namespace lockstep::lora

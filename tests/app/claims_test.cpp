@@ -77,7 +77,7 @@ TEST(Claims, AdaptersOfTheEngine) {
   agrees("--vllm-max-lora-rank 8");
   rejects("--sglang-max-lora-rank 4", {"at least --lora-rank 8"});
   agrees("--sglang-lora-target-modules all");
-  agrees("--sglang-lora-target-modules q_proj v_proj o_proj --target-modules q_proj,v_proj");
+  agrees("--sglang-lora-target-modules q_proj v_proj o_proj --target-modules q_proj,v_proj --lora-type canonical_lora");
   rejects("--sglang-lora-target-modules q_proj --target-modules q_proj,v_proj", {"refuse modules", "q_proj v_proj"});
   rejects("--sglang-lora-target-modules q_proj", {"all, or --target-modules all-linear"});
 }

@@ -414,7 +414,7 @@ TEST_F(Merged, RefusesValuesThatAreNotFiniteOrDoNotFit) {
   fs::write_file_atomic(path("adapter") + "/adapter_config.json", config.dump());
   MergeOptions large = options(kTiny, path("adapter"));
   large.dtype = DType::f16;
-  expect_error<FormatError>([&] { merge(large); }, {"does not fit f16", "_proj.weight", "--dtype"});
+  expect_error<FormatError>([&] { merge(large); }, {"does not fit f16", "_proj.weight", "bfloat16"});
   EXPECT_FALSE(fs::exists(path("merged")));
   const std::string weights = path("adapter") + "/adapter_model.safetensors";
   std::string bytes = fs::read_file(weights);

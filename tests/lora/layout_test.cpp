@@ -171,18 +171,27 @@ TEST(Layout, PartsThatAreNeverTargetsMayBeExcluded) {
 TEST(Layout, ExclusionsThatFusedSiblingsOverrule) {
   LoraConfig config = tiny_config(LoraType::fused);
   config.exclude_modules = {"q_proj", "linear_fc1_up", "o_proj", "lm_head"};
-  EXPECT_EQ(excluded_but_shared(config), (Names{"q_proj", "up_proj"}));
+  EXPECT_EQ(shared_siblings(config).excluded, (Names{"q_proj", "up_proj"}));
   // What is written beside the tensors excludes none of them.
   EXPECT_EQ(resolve_layout(config, tiny_modules())->config.exclude_modules, (Names{"o_proj", "lm_head"}));
   config.exclude_modules = {"linear_qkv", "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj"};
-  EXPECT_EQ(excluded_but_shared(config), Names());
+  EXPECT_EQ(shared_siblings(config).excluded, Names());
   EXPECT_EQ(resolve_layout(config, tiny_modules())->config.exclude_modules, config.exclude_modules);
   config.exclude_modules = {"layers.0.self_attn.q_proj", "layers.0.self_attn.k_proj", "layers.0.self_attn.v_proj",
                             "k_proj"};
   EXPECT_EQ(resolve_layout(config, tiny_modules())->config.exclude_modules.back(), "model.layers.0.self_attn.k_proj");
   config.type = LoraType::canonical;
   config.exclude_modules = {"q_proj"};
-  EXPECT_EQ(excluded_but_shared(config), Names());
+  EXPECT_EQ(shared_siblings(config).excluded, Names());
+}
+
+TEST(Layout, SiblingsThatFusedTargetsBringAlong) {
+  LoraConfig config = tiny_config(LoraType::fused, {"q_proj", "v_proj", "linear_fc1"});
+  EXPECT_EQ(shared_siblings(config).unnamed, Names{"k_proj"});
+  config.target_modules = {"o_proj"};
+  EXPECT_EQ(shared_siblings(config).unnamed, Names());
+  config = tiny_config(LoraType::canonical, {"q_proj"});
+  EXPECT_EQ(shared_siblings(config).unnamed, Names());
 }
 
 TEST(Layout, FaultsOfAFileNameFileAndKey) {
