@@ -244,9 +244,9 @@ std::string program_help() {
       "Usage: lockstep COMMAND [OPTIONS]\n\nCommands:\n";
   for (const Command& command : kCommands) text += fmt::format("  {:10} {}\n", command.name, command.summary);
   return text +
-         "\nExit codes: 0 done, 2 flags, 3 data, 4 formats of files, 5 shapes, 6 device, 7 memory or disk, 8 a check "
-         "of "
-         "the run failed,\n130 interrupted.\nlockstep COMMAND --help lists a command's flags; lockstep --version "
+         "\nExit codes: 0 done, 1 another rank failed, 2 flags, 3 data, 4 formats of files, 5 shapes, 6 device, 7 memory "
+         "or disk,\n8 a check of the run failed, 130 interrupted, or ranks did not come to a call in time.\nlockstep "
+         "COMMAND --help lists a command's flags; lockstep --version "
          "prints the version.\n";
 }
 
