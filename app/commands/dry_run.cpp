@@ -262,21 +262,27 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
   const recipes::EvalRewards eval_rewards(options);
   const auto is_here = [&](const recipes::EvalSet& set) { return is_readable(set.path, base); };
   std::optional<int64_t> rows;
+  std::vector<std::string> held_out;  // of each evaluation set; empty: not read here
   recipes::PromptSet prompts;
   if (is_readable(options.prompt_data, base)) {
     const text::Tokenizer tokenizer = text::Tokenizer::load(base.path.string());
     prompts = recipes::read_prompts(recipes::prompt_source(options, base), tokenizer);
     rows = std::ssize(prompts.prompts);
     *control.out << fmt::format("data        {}\n", prompts_text(prompts, options.prompt_data));
-    if (std::ranges::all_of(options.eval_sets, is_here))
-      recipes::HeldOutPrompts(options, eval_rewards, base, tokenizer);
+    if (std::ranges::all_of(options.eval_sets, is_here)) {
+      const recipes::HeldOutPrompts sets(options, eval_rewards, base, tokenizer);
+      for (size_t i = 0; i < sets.size(); ++i)
+        held_out.push_back(prompts_text(sets.prompts(i), options.eval_sets[i].path));
+    }
   } else {
     *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
   }
-  for (const recipes::EvalSet& set : options.eval_sets) {
+  for (size_t i = 0; i < options.eval_sets.size(); ++i) {
+    const recipes::EvalSet& set = options.eval_sets[i];
     std::optional<int64_t> ignored;
     *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name,
-                                rows_text(set.path, options.max_bad_rows, ignored), options.eval_interval);
+                                held_out.empty() ? rows_text(set.path, options.max_bad_rows, ignored) : held_out[i],
+                                options.eval_interval);
   }
   const int64_t steps = samples / options.training.global_batch_size;
   std::optional<int64_t> rollouts = options.num_rollout;

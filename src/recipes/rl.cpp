@@ -112,9 +112,9 @@ class RlRun {
   void train() {
     control_.working();
     *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
-                                  prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
+                                  prompts_.dropped_text());
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
-    held_out_.report_bad_rows(*control_.info);
+    held_out_.report_left_out(*control_.info);
     keep_coefficients();
     run_.require_same_start();
     make_source();  // while the checkpoint that the run goes on from can still be read

@@ -176,6 +176,19 @@ TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
   eval.adapter_path = adapter;
   run_eval(eval, control_);
   EXPECT_NE(taken(out_), plain);
+  const std::string good = fs::read_file(path("in.jsonl"));
+  const std::string long_row = Json{{"prompt", std::string(800, '1')}, {"label", "1"}}.dump() + "\n";
+  fs::write_file_atomic(path("in.jsonl"), good + long_row);
+  run_eval(eval, control_);
+  EXPECT_NE(taken(out_).find(" over 1 prompts (1 too long, dropped), "), std::string::npos);
+  fs::write_file_atomic(path("in.jsonl"), long_row);
+  try {
+    run_eval(eval, control_);
+    FAIL() << "no prompt fits";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.fault().attempt, "") << "eval has no option that makes prompts fit";
+  }
+  fs::write_file_atomic(path("in.jsonl"), good);
   eval.reward.choices = {{.kind = rl::RewardKind::command}};
   eval.reward.command = "no_such_program_at_all";
   testing::expect_error<DataError>([&] { run_eval(eval, control_); }, {"no reward is known", "not found"});
