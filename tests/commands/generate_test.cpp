@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "checkpoint/train_state.h"
 #include "commands/commands_fixture.h"
@@ -161,6 +163,19 @@ TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
   EXPECT_TRUE(prompt["logprobs"][0].is_null());
   for (size_t i = 1; i < first; ++i) EXPECT_EQ(prompt["logprobs"][i], without["logprobs"][i]) << i;
   EXPECT_EQ(prompt["text"], "12+34=");
+
+  // Of an adapter that has diverged it says so, as generate and eval do.
+  const std::string diverged = adapter_of(kArith, lora::LoraType::canonical);
+  const std::string weights = diverged + "/adapter_model.safetensors";
+  std::string bytes = fs::read_file(weights);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + bytes.size() - sizeof(nan), &nan, sizeof(nan));
+  fs::write_file_atomic(weights, bytes);
+  testing::expect_error<DataError>(
+      [&] {
+        score({{"tokens", tokens}}, diverged);
+      },
+      {"logits are not finite", "rows.jsonl line 1: tokens[1]"});
 
   EvalOptions eval;
   eval.base = generate.base;
