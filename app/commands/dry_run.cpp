@@ -119,19 +119,24 @@ struct DryRun {
     recipes::require_fit(memory);
   }
 
-  // Where the run would start and what it would keep, with the errors of a real run.
-  void checkpoints() const {
+  // Where the run would start and what it would keep, with the errors of a real run. Returns the dropout of the
+  // checkpoint, where that is the adapter to start from.
+  std::optional<double> checkpoints() const {
     if (!save.save.empty()) check_writable(save.save);
-    if (save.load.empty()) return;
+    if (save.load.empty()) return std::nullopt;
     if (const auto foreign = recipes::foreign_checkpoint(save)) {
       out << fmt::format("load        {}, the adapter of another system; everything else starts anew\n",
                          foreign->string());
-      return;
+      return checkpoint::PeftDirectory(*foreign).config().dropout;
     }
     const auto loaded = recipes::checkpoint_to_load(save, nullptr, out);
     out << fmt::format(
         "load        {}{}\n", save.load,
         loaded ? fmt::format(", iteration {}", loaded->state().iteration) : ": no checkpoint yet, a fresh start");
+    if (!loaded) return std::nullopt;
+    if (save.finetune) return loaded->policy(lora::kActor).directory.config().dropout;
+    if (adapter.adapter_path.empty()) return std::nullopt;
+    return JsonObject(loaded->state().counters, save.load).object("settings").number("--lora-dropout", 0);
   }
 
   // `steps` is unknown where the data is not on this machine.
@@ -152,8 +157,10 @@ struct DryRun {
   }
 
   // Those of flags: adapter and data have lines of their own. `steps`: of the optimizer, where they are known.
-  void settings(const OrderedJson& method, std::optional<int64_t> steps) const {
+  // `dropout`: the checkpoint's.
+  void settings(const OrderedJson& method, std::optional<int64_t> steps, std::optional<double> dropout) const {
     OrderedJson all = recipes::common_settings(adapter, optimizer, training);
+    if (!adapter.asked_dropout) all["--lora-dropout"] = dropout ? *dropout : layout()->config.dropout;
     all.update(method);
     if (steps) all.update(recipes::schedule_settings(recipes::schedule_of(optimizer, *steps)));
     out << "settings that decide results, as a checkpoint keeps them\n";
@@ -205,7 +212,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
                        options.save,
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
-  dry_run.checkpoints();
+  const std::optional<double> loaded_dropout = dry_run.checkpoints();
   dry_run.model_and_memory();
   // The number of rows, where they are on this machine.
   const auto describe_rows = [&](const std::string& label, const std::string& path) {
@@ -232,7 +239,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   const auto steps =
       rows || options.num_steps ? std::optional(recipes::sft_steps(options, rows.value_or(1))) : std::nullopt;
   dry_run.schedule(steps);
-  dry_run.settings(recipes::sft_settings(options), steps);
+  dry_run.settings(recipes::sft_settings(options), steps, loaded_dropout);
   dry_run.notes(notes);
 }
 
@@ -246,7 +253,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
                        options.save,
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
-  dry_run.checkpoints();
+  const std::optional<double> loaded_dropout = dry_run.checkpoints();
   const int64_t samples = options.rollout_batch_size * options.n_samples;
   dry_run.model_and_memory(
       recipes::beside_trainer(options, base),
@@ -300,7 +307,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       rollouts ? std::optional(steps * (*rollouts - recipes::rollouts_without_actor(options, *rollouts)))
                : std::nullopt;
   dry_run.schedule(actor_steps);
-  dry_run.settings(recipes::rl_settings(options, prompts), actor_steps);
+  dry_run.settings(recipes::rl_settings(options, prompts), actor_steps, loaded_dropout);
   dry_run.notes(notes);
 }
 

@@ -91,6 +91,7 @@ class Critic : public SecondTrainer {
     auto start = run.resumed_policy(kName);
     if (!start) start = starting_critic(options, base, control);
     require_head(*start);
+    start->layout = with_dropout(start->layout, run.trainer().layout().config.dropout);
     describe_adapter(*start, base, control);
     train::TrainerOptions trainer_options = run.trainer_options();
     trainer_options.temperature = 1;

@@ -94,7 +94,7 @@ class RlRun {
         .on_not_finite = [this](const train::NotFiniteError& error,
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
         .release_memory = run_.memory().is_bounded() && !ahead_,
-        .dropout = options.adapter.config.dropout > 0,
+        .dropout = run_.trainer_options().dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
         .observer = dump_.observer()};
     engine_.add_sinks(store_);
