@@ -34,7 +34,7 @@ Binding init_weights(lora::LoraConfig& config) {
                          .where = flag,
                          .got = values[0],
                          .wanted = lora::kLoraInitNames,
-                         .attempt = "--lora-adapter-path with an adapter that PEFT made so (eva, mica)"});
+                         .attempt = "--lora-adapter-path with an adapter that PEFT made so (eva)"});
     config.init = *init;
     config.subtracts_initial = init->changes_base();
   }};

@@ -139,6 +139,14 @@ lora::AdapterVersion new_adapter(const lora::LoraConfig& config, const Base& bas
 
 }  // namespace
 
+void require_trainable(const lora::LoraConfig& config) {
+  if (!config.freezes_b) return;
+  throw ConfigError({.what = "MiCA trains A and keeps B as it is, and here both are trained",
+                     .where = config.file + ": init_lora_weights",
+                     .got = "mica",
+                     .attempt = "train it with PEFT; or say true there, to train both factors"});
+}
+
 std::shared_ptr<const lora::AdapterLayout> with_dropout(std::shared_ptr<const lora::AdapterLayout> layout,
                                                         double dropout) {
   if (layout->config.dropout == dropout) return layout;
@@ -158,6 +166,7 @@ lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base&
   refuse_init(options);
   lora::AdapterVersion adapter = load_adapter(options.adapter_path, base, control);
   require_same_adapter(options, false, *adapter.layout, base, options.adapter_path);
+  require_trainable(adapter.layout->config);
   adapter.layout = with_asked_dropout(adapter.layout, options);
   adapter.policy.version = 0;  // a new run numbers its own versions
   return adapter;
@@ -170,6 +179,7 @@ std::shared_ptr<const lora::AdapterLayout> starting_layout(const AdapterOptions&
   auto layout =
       lora::resolve_layout(checkpoint::PeftDirectory(found_directory(options.adapter_path)).config(), modules);
   require_same_adapter(options, false, *layout, base, options.adapter_path);
+  require_trainable(layout->config);
   return with_asked_dropout(layout, options);
 }
 

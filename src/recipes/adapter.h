@@ -27,6 +27,9 @@ void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, con
 void require_same_adapter(const AdapterOptions& wanted, bool with_defaults, const lora::AdapterLayout& stored,
                           const Base& base, const fs::Path& where);
 
+// ConfigError for an adapter that is used here and not trained (LoraConfig::freezes_b).
+void require_trainable(const lora::LoraConfig& config);
+
 // The layout with this dropout, which is trained with and saved.
 std::shared_ptr<const lora::AdapterLayout> with_dropout(std::shared_ptr<const lora::AdapterLayout> layout,
                                                         double dropout);

@@ -60,6 +60,7 @@ AdapterOptions fresh_options(const RlOptions& options) {
 lora::AdapterVersion loaded(const std::string& path, const Base& base, const Control& control) {
   const checkpoint::PeftDirectory directory(critic_directory(path));
   const load::CheckedAdapter checked = load::check_adapter(directory, base, directory.config());
+  require_trainable(checked.layout->config);
   lora::AdapterVersion adapter = load::load_adapter(checked, directory.read_weights(), base);
   print_notes(checked.notes, control);
   adapter.policy = {};
@@ -172,6 +173,7 @@ std::shared_ptr<const lora::AdapterLayout> starting_layout_of(const RlOptions& o
   const std::string path = beginning(options);
   if (path.empty()) return layout_of(with_head(fresh_options(options).config, base), base);
   const checkpoint::PeftDirectory directory(critic_directory(path));
+  require_trainable(directory.config());
   return layout_of(with_head(directory.config(), base), base);
 }
 

@@ -203,6 +203,7 @@ Resumed start_from_foreign(const fs::Path& directory, const SaveOptions& options
                        .attempt = "another SaveOptions::save"});
   Resumed resumed{.adapter = load_adapter(directory.string(), base, control)};
   require_same_adapter(wanted, false, *resumed.adapter.layout, base, directory);
+  require_trainable(resumed.adapter.layout->config);
   resumed.adapter.layout = with_asked_dropout(resumed.adapter.layout, wanted);
   resumed.adapter.policy.version = 0;
   *control.info << fmt::format("resume  the adapter {} of another system; everything else starts anew\n",

@@ -264,5 +264,20 @@ TEST_F(SavedDropout, ARunOfAnOlderBuildGoesOnWithTheDropoutThatItHad) {
   EXPECT_EQ(saved("run", 6), 0);
 }
 
+TEST_F(SavedAdapter, OneOfMiCAIsNotTrained) {
+  run_sft(one_epoch("save"), control_);
+  const std::string file = adapter_of("save") + "/adapter_config.json";
+  Json json = read_json(file);
+  json["init_lora_weights"] = "mica";
+  fs::write_file_atomic(file, json.dump());
+  SftOptions options = one_epoch("other");
+  options.adapter = {.adapter_path = adapter_of("save")};
+  for (const auto& run : {std::function([&] { run_sft(options, control_); }),
+                          std::function([&] { commands::dry_run_sft(options, {}, control_); })})
+    expect_error<ConfigError>(run, {"MiCA", "adapter_config.json: init_lora_weights", "mica"});
+  Stream stream({.threads = 1});
+  EXPECT_NO_THROW(load_adapter(adapter_of("save"), load_base(options.base, stream, control_), control_));
+}
+
 }  // namespace
 }  // namespace lockstep::recipes
