@@ -34,7 +34,7 @@ Binding init_weights(lora::LoraConfig& config) {
                          .where = flag,
                          .got = values[0],
                          .wanted = lora::kLoraInitNames,
-                         .attempt = "--lora-adapter-path with an adapter that PEFT made so (eva, mica)"});
+                         .attempt = "--lora-adapter-path with an adapter that PEFT made so (eva)"});
     config.init = *init;
     config.subtracts_initial = init->changes_base();
   }};
@@ -77,13 +77,14 @@ std::vector<Flag> lora_flags(AdapterOptions& adapter) {
        "embed_tokens, lm_head: weights trained whole, in copies of the adapter's own"},
       adapter_path_flag(adapter.adapter_path,
                         "start from this PEFT directory; rank, alpha, rsLoRA, type and modules come from it, and flags "
-                        "that differ are an error")};
+                        "that differ are an error; dropout comes from it unless --lora-dropout is given")};
 }
 
 void resolve_adapter(AdapterOptions& adapter, const Classified& given) {
   adapter.asked_alpha = given.given("--lora-alpha") != nullptr;
   adapter.asked_rslora = given.given("--use-rslora") != nullptr;
   adapter.asked_type = given.given("--lora-type") != nullptr;
+  adapter.asked_dropout = given.given("--lora-dropout") != nullptr;
   adapter.asked_init = given.given("--init-lora-weights") != nullptr;
   adapter.asked_dora = given.given("--use-dora") != nullptr;
   adapter.asked_bias = given.given("--lora-bias") != nullptr;

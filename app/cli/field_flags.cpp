@@ -56,6 +56,7 @@ constexpr FieldFlag kFields[] = {
     {"RewardConfig::url", "--rm-url"},
     {"RlOptions::async", "--fully-async"},
     {"RlOptions::difficulty", "--easy-threshold"},
+    {"RlOptions::eval_max_prompt_len", "--eval-max-prompt-len"},
     {"RlOptions::kv_bytes", "--kv-cache-bytes"},
     {"RlOptions::label_key", "--label-key"},
     {"RlOptions::max_prompt_len", "--rollout-max-prompt-len"},

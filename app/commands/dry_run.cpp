@@ -119,19 +119,24 @@ struct DryRun {
     recipes::require_fit(memory);
   }
 
-  // Where the run would start and what it would keep, with the errors of a real run.
-  void checkpoints() const {
+  // Where the run would start and what it would keep, with the errors of a real run. Returns the dropout of the
+  // checkpoint, where that is the adapter to start from.
+  std::optional<double> checkpoints() const {
     if (!save.save.empty()) check_writable(save.save);
-    if (save.load.empty()) return;
+    if (save.load.empty()) return std::nullopt;
     if (const auto foreign = recipes::foreign_checkpoint(save)) {
       out << fmt::format("load        {}, the adapter of another system; everything else starts anew\n",
                          foreign->string());
-      return;
+      return checkpoint::PeftDirectory(*foreign).config().dropout;
     }
     const auto loaded = recipes::checkpoint_to_load(save, nullptr, out);
     out << fmt::format(
         "load        {}{}\n", save.load,
         loaded ? fmt::format(", iteration {}", loaded->state().iteration) : ": no checkpoint yet, a fresh start");
+    if (!loaded) return std::nullopt;
+    if (save.finetune) return loaded->policy(lora::kActor).directory.config().dropout;
+    if (adapter.adapter_path.empty()) return std::nullopt;
+    return JsonObject(loaded->state().counters, save.load).object("settings").number("--lora-dropout", 0);
   }
 
   // `steps` is unknown where the data is not on this machine.
@@ -152,8 +157,10 @@ struct DryRun {
   }
 
   // Those of flags: adapter and data have lines of their own. `steps`: of the optimizer, where they are known.
-  void settings(const OrderedJson& method, std::optional<int64_t> steps) const {
+  // `dropout`: the checkpoint's.
+  void settings(const OrderedJson& method, std::optional<int64_t> steps, std::optional<double> dropout) const {
     OrderedJson all = recipes::common_settings(adapter, optimizer, training);
+    if (!adapter.asked_dropout) all["--lora-dropout"] = dropout ? *dropout : layout()->config.dropout;
     all.update(method);
     if (steps) all.update(recipes::schedule_settings(recipes::schedule_of(optimizer, *steps)));
     out << "settings that decide results, as a checkpoint keeps them\n";
@@ -205,7 +212,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
                        options.save,
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
-  dry_run.checkpoints();
+  const std::optional<double> loaded_dropout = dry_run.checkpoints();
   dry_run.model_and_memory();
   // The number of rows, where they are on this machine.
   const auto describe_rows = [&](const std::string& label, const std::string& path) {
@@ -232,7 +239,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   const auto steps =
       rows || options.num_steps ? std::optional(recipes::sft_steps(options, rows.value_or(1))) : std::nullopt;
   dry_run.schedule(steps);
-  dry_run.settings(recipes::sft_settings(options), steps);
+  dry_run.settings(recipes::sft_settings(options), steps, loaded_dropout);
   dry_run.notes(notes);
 }
 
@@ -246,7 +253,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
                        options.save,
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
-  dry_run.checkpoints();
+  const std::optional<double> loaded_dropout = dry_run.checkpoints();
   const int64_t samples = options.rollout_batch_size * options.n_samples;
   dry_run.model_and_memory(
       recipes::beside_trainer(options, base),
@@ -262,21 +269,27 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
   const recipes::EvalRewards eval_rewards(options);
   const auto is_here = [&](const recipes::EvalSet& set) { return is_readable(set.path, base); };
   std::optional<int64_t> rows;
+  std::vector<std::string> held_out;  // of each evaluation set; empty: not read here
   recipes::PromptSet prompts;
   if (is_readable(options.prompt_data, base)) {
     const text::Tokenizer tokenizer = text::Tokenizer::load(base.path.string());
     prompts = recipes::read_prompts(recipes::prompt_source(options, base), tokenizer);
     rows = std::ssize(prompts.prompts);
     *control.out << fmt::format("data        {}\n", prompts_text(prompts, options.prompt_data));
-    if (std::ranges::all_of(options.eval_sets, is_here))
-      recipes::HeldOutPrompts(options, eval_rewards, base, tokenizer);
+    if (std::ranges::all_of(options.eval_sets, is_here)) {
+      const recipes::HeldOutPrompts sets(options, eval_rewards, base, tokenizer);
+      for (size_t i = 0; i < sets.size(); ++i)
+        held_out.push_back(prompts_text(sets.prompts(i), options.eval_sets[i].path));
+    }
   } else {
     *control.out << fmt::format("data        {}\n", rows_text(options.prompt_data, options.max_bad_rows, rows));
   }
-  for (const recipes::EvalSet& set : options.eval_sets) {
+  for (size_t i = 0; i < options.eval_sets.size(); ++i) {
+    const recipes::EvalSet& set = options.eval_sets[i];
     std::optional<int64_t> ignored;
     *control.out << fmt::format("evaluation  {}: {}, every {} rollouts\n", set.name,
-                                rows_text(set.path, options.max_bad_rows, ignored), options.eval_interval);
+                                held_out.empty() ? rows_text(set.path, options.max_bad_rows, ignored) : held_out[i],
+                                options.eval_interval);
   }
   const int64_t steps = samples / options.training.global_batch_size;
   std::optional<int64_t> rollouts = options.num_rollout;
@@ -294,7 +307,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       rollouts ? std::optional(steps * (*rollouts - recipes::rollouts_without_actor(options, *rollouts)))
                : std::nullopt;
   dry_run.schedule(actor_steps);
-  dry_run.settings(recipes::rl_settings(options, prompts), actor_steps);
+  dry_run.settings(recipes::rl_settings(options, prompts), actor_steps, loaded_dropout);
   dry_run.notes(notes);
 }
 

@@ -47,8 +47,8 @@ void run_eval(const EvalOptions& options, const recipes::Control& control) {
     request.sampling.stop_token_ids = base.eos;
     const recipes::EvalResult result = recipes::evaluate(engine, policy, tokenizer, request, log, control);
     const std::string how = temperature > 0 ? fmt::format("temperature {:g}", temperature) : std::string("greedy");
-    *control.out << fmt::format("{}: {} over {} prompts, {:.1f} tokens\n", how, recipes::accuracy_text(result),
-                                prompts.prompts.size(), result.response_len);
+    *control.out << fmt::format("{}: {} over {} prompts{}, {:.1f} tokens\n", how, recipes::accuracy_text(result),
+                                prompts.prompts.size(), prompts.dropped_text(), result.response_len);
     if (request.samples > 1 && result.majority)
       *control.out << fmt::format("  maj@{} {:.4f}\n", request.samples, *result.majority);
     if (options.log_passrate)

@@ -58,7 +58,7 @@ int64_t length_of(const data::Dataset& data, const data::Row& row, const std::st
   if (key.empty()) return 0;
   const auto found = row.json.find(key);
   if (found != row.json.end() && found->is_array()) return std::ssize(*found);
-  if (found != row.json.end() && found->is_number_unsigned()) return found->get<int64_t>();
+  if (found != row.json.end() && found->is_number_integer() && found->get<int64_t>() >= 0) return found->get<int64_t>();
   throw DataError({.what = "the row does not say how long its response is",
                    .where = data.where(row) + ": " + key,
                    .got = found == row.json.end() ? "no such key" : found->dump(),

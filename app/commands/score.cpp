@@ -8,6 +8,7 @@
 #include "model/train_pass.h"
 #include "recipes/adapter.h"
 #include "recipes/run_log.h"
+#include "rollout/sampler.h"
 #include "train/micro_batch.h"
 
 namespace lockstep::commands {
@@ -61,6 +62,14 @@ void score_batch(std::span<ScoreRow> rows, model::TrainPass& pass, const lora::A
   }
 }
 
+// DataError as of generate and eval.
+void require_finite(std::span<const ScoreRow> rows, const data::Dataset& data) {
+  for (const ScoreRow& row : rows)
+    for (size_t i = 0; i < row.logprobs.size(); ++i)
+      if (!std::isfinite(row.logprobs[i]))
+        throw DataError(rollout::not_finite({.token = -1}, fmt::format("{}: tokens[{}]", data.where(*row.row), i + 1)));
+}
+
 std::string output_text(const std::vector<ScoreRow>& rows) {
   std::string text;
   for (const ScoreRow& row : rows) {
@@ -94,6 +103,7 @@ void run_score(const ScoreOptions& options, const recipes::Control& control) {
     end = begin +
           train::micro_batch_size(left, options.max_tokens, [](const ScoreRow& row) { return row.tokens.size(); });
     score_batch(left.first(end - begin), pass, adapter ? &*adapter : nullptr);
+    require_finite(left.first(end - begin), data);
     if (control.interrupted())
       throw Cancelled({.what = "interrupted", .where = options.output, .got = "nothing written"});
     log.progress(fmt::format("scored {}/{} rows", end, rows.size()));

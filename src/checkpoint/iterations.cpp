@@ -71,6 +71,14 @@ void mark_best(const fs::Path& save, int64_t iteration) {
   fs::write_file_atomic(save / kBestFile, std::to_string(iteration));
 }
 
+void unmark_best(const fs::Path& save) {
+  std::error_code failed;
+  std::filesystem::remove(save / kBestFile, failed);  // one that is missing is no failure
+  if (failed)
+    throw ResourceError(
+        {.what = "cannot remove a file", .where = (save / kBestFile).string(), .got = failed.message()});
+}
+
 std::vector<int64_t> saved_iterations(const fs::Path& save) {
   std::vector<int64_t> iterations;
   if (!fs::is_directory(save)) return iterations;

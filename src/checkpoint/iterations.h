@@ -20,6 +20,7 @@ void mark_latest(const fs::Path& save, int64_t iteration);  // ResourceError
 // The iteration that mark_best named, which must have been saved; nullopt when none is. Errors as above.
 std::optional<int64_t> best_iteration(const fs::Path& save);
 void mark_best(const fs::Path& save, int64_t iteration);
+void unmark_best(const fs::Path& save);  // names none from now on; ResourceError
 
 // The iterations that have a directory, whole or not; ascending. None where there is no save directory. DataError: it
 // cannot be listed.

@@ -150,6 +150,7 @@ void read_init(const JsonObject& file, lora::LoraConfig& config) {
     return;
   }
   const std::string name = file.string(key);
+  config.freezes_b = name == "mica";
   if (name == "eva" || name == "mica") return;  // B or A is zero, and the base is as it was
   const std::optional<lora::LoraInit> init = lora::lora_init_of(name);
   if (!init || init->changes_base())

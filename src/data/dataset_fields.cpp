@@ -37,13 +37,14 @@ std::vector<int32_t> integer_list(const Dataset& data, const Row& row, const std
   std::vector<int32_t> values;
   values.reserve(list.size());
   for (size_t i = 0; i < list.size(); ++i) {
-    const bool valid = list[i].is_number_unsigned() && list[i].get<uint64_t>() < static_cast<uint64_t>(limit);
-    if (!valid)
+    // Integers of JSON are unsigned and those of Parquet signed; one above 2^63 is negative here.
+    const auto value = list[i].is_number_integer() ? list[i].get<int64_t>() : -1;
+    if (value < 0 || value >= limit)
       throw DataError({.what = words.bad_item,
                        .where = fmt::format("{}: {}[{}]", data.where(row), key, i),
                        .got = list[i].dump().substr(0, 100),
                        .wanted = limit == 2 ? "0 or 1" : fmt::format("an integer from 0 to {}", limit - 1)});
-    values.push_back(list[i].get<int32_t>());
+    values.push_back(static_cast<int32_t>(value));
   }
   return values;
 }

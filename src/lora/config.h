@@ -84,7 +84,8 @@ struct LoraConfig {
   // and saved files hold a plain adapter of twice the rank.
   bool subtracts_initial = false;
   LoraInit init;
-  std::string file = {};  // adapter_config.json it was read from, for messages; empty: the command line
+  bool freezes_b = false;  // PEFT's MiCA, which trains A alone: such an adapter is used here, and not trained
+  std::string file = {};   // adapter_config.json it was read from, for messages; empty: the command line
 };
 
 // --target-modules / --exclude-modules: "all-linear" (also "all", "all_linear") or a comma list, spaces allowed.

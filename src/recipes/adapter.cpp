@@ -139,12 +139,35 @@ lora::AdapterVersion new_adapter(const lora::LoraConfig& config, const Base& bas
 
 }  // namespace
 
+void require_trainable(const lora::LoraConfig& config) {
+  if (!config.freezes_b) return;
+  throw ConfigError({.what = "MiCA trains A and keeps B as it is, and here both are trained",
+                     .where = config.file + ": init_lora_weights",
+                     .got = "mica",
+                     .attempt = "train it with PEFT; or say true there, to train both factors"});
+}
+
+std::shared_ptr<const lora::AdapterLayout> with_dropout(std::shared_ptr<const lora::AdapterLayout> layout,
+                                                        double dropout) {
+  if (layout->config.dropout == dropout) return layout;
+  auto changed = std::make_shared<lora::AdapterLayout>(*layout);
+  changed->config.dropout = dropout;
+  return changed;
+}
+
+std::shared_ptr<const lora::AdapterLayout> with_asked_dropout(std::shared_ptr<const lora::AdapterLayout> layout,
+                                                              const AdapterOptions& options) {
+  return options.asked_dropout ? with_dropout(std::move(layout), options.config.dropout) : layout;
+}
+
 lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed,
                                       const Control& control) {
   if (options.adapter_path.empty()) return new_adapter(options.config, base, seed, control);
   refuse_init(options);
   lora::AdapterVersion adapter = load_adapter(options.adapter_path, base, control);
   require_same_adapter(options, false, *adapter.layout, base, options.adapter_path);
+  require_trainable(adapter.layout->config);
+  adapter.layout = with_asked_dropout(adapter.layout, options);
   adapter.policy.version = 0;  // a new run numbers its own versions
   return adapter;
 }
@@ -156,12 +179,14 @@ std::shared_ptr<const lora::AdapterLayout> starting_layout(const AdapterOptions&
   auto layout =
       lora::resolve_layout(checkpoint::PeftDirectory(found_directory(options.adapter_path)).config(), modules);
   require_same_adapter(options, false, *layout, base, options.adapter_path);
-  return layout;
+  require_trainable(layout->config);
+  return with_asked_dropout(layout, options);
 }
 
 std::string kind_text(const lora::LoraConfig& config) {
   std::string text = config.use_rslora ? ", rsLoRA" : "";
   if (config.use_dora) text += ", DoRA";
+  if (config.dropout > 0) text += fmt::format(", dropout {:g}", config.dropout);
   if (config.bias != lora::TrainedBiases::none)
     text += config.bias == lora::TrainedBiases::all ? ", all biases" : ", biases of its modules";
   if (!config.modules_to_save.empty()) text += fmt::format(", {} whole", fmt::join(config.modules_to_save, " and "));

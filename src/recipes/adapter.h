@@ -17,7 +17,7 @@ lora::AdapterVersion load_adapter(const std::string& directory, const Base& base
 // Prints a line for each note.
 void print_notes(const std::vector<std::string>& notes, const Control& control);
 
-// What an adapter has beside plain factors of its modules: ", DoRA, lm_head whole"; empty: nothing.
+// What an adapter has beside plain factors of its modules: ", DoRA, dropout 0.1, lm_head whole"; empty: nothing.
 std::string kind_text(const lora::LoraConfig& config);
 // Prints rank, modules and parameter counts.
 void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, const Control& control);
@@ -27,8 +27,19 @@ void describe_adapter(const lora::AdapterVersion& adapter, const Base& base, con
 void require_same_adapter(const AdapterOptions& wanted, bool with_defaults, const lora::AdapterLayout& stored,
                           const Base& base, const fs::Path& where);
 
+// ConfigError for an adapter that is used here and not trained (LoraConfig::freezes_b).
+void require_trainable(const lora::LoraConfig& config);
+
+// The layout with this dropout, which is trained with and saved.
+std::shared_ptr<const lora::AdapterLayout> with_dropout(std::shared_ptr<const lora::AdapterLayout> layout,
+                                                        double dropout);
+// The same with the dropout that the options ask for; without one that of the adapter stays.
+std::shared_ptr<const lora::AdapterLayout> with_asked_dropout(std::shared_ptr<const lora::AdapterLayout> layout,
+                                                              const AdapterOptions& options);
+
 // The adapter a fresh run starts with: the PEFT directory's, or new weights. The directory supplies what the options do
-// not ask for; ConfigError if they ask for another rank, alpha, scaling, type or other modules than it has.
+// not ask for, dropout among it; ConfigError if they ask for another rank, alpha, scaling, type or other modules than
+// it has.
 lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base& base, uint64_t seed,
                                       const Control& control);
 // The layout of that adapter, of which no weight is read. The same errors.

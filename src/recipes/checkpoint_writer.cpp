@@ -45,11 +45,12 @@ void CheckpointWriter::begin(TrainingSnapshot snapshot, const std::set<int64_t>&
   std::erase_if(saved, [&](int64_t iteration) { return iteration >= snapshot.iteration(); });
   saved.push_back(snapshot.iteration());
   removing_ = superfluous(options_, saved, read);
-  done_ = std::async(std::launch::async,
-                     [save = fs::Path(options_.save), removing = removing_, snapshot = std::move(snapshot)]() mutable {
-                       snapshot.save(save);
-                       for (const int64_t iteration : removing) checkpoint::remove_iteration(save, iteration);
-                     });
+  done_ = std::async(std::launch::async, [save = fs::Path(options_.save), is_first = saved_.empty(),
+                                          removing = removing_, snapshot = std::move(snapshot)]() mutable {
+    if (is_first) checkpoint::unmark_best(save);  // an earlier run's, before its checkpoints are replaced
+    snapshot.save(save);
+    for (const int64_t iteration : removing) checkpoint::remove_iteration(save, iteration);
+  });
 }
 
 void CheckpointWriter::wait() {

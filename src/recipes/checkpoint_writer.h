@@ -27,7 +27,8 @@ class CheckpointWriter {
   CheckpointWriter(const SaveOptions& options, std::vector<int64_t> saved, const Control& control);
   ~CheckpointWriter();  // waits; an error is lost then, so call wait() first
 
-  // Waits for the one before, then begins. What wait() throws.
+  // Waits for the one before, then begins. What wait() throws. The first of a run that holds none yet removes the
+  // marker of an earlier run's best.
   void begin(TrainingSnapshot snapshot, const std::set<int64_t>& read);
   // Returns when the last one that was begun is on the disk, with its marker. ResourceError: it could not be written;
   // the checkpoints before it are whole.

@@ -60,6 +60,7 @@ AdapterOptions fresh_options(const RlOptions& options) {
 lora::AdapterVersion loaded(const std::string& path, const Base& base, const Control& control) {
   const checkpoint::PeftDirectory directory(critic_directory(path));
   const load::CheckedAdapter checked = load::check_adapter(directory, base, directory.config());
+  require_trainable(checked.layout->config);
   lora::AdapterVersion adapter = load::load_adapter(checked, directory.read_weights(), base);
   print_notes(checked.notes, control);
   adapter.policy = {};
@@ -91,6 +92,7 @@ class Critic : public SecondTrainer {
     auto start = run.resumed_policy(kName);
     if (!start) start = starting_critic(options, base, control);
     require_head(*start);
+    start->layout = with_dropout(start->layout, run.trainer().layout().config.dropout);
     describe_adapter(*start, base, control);
     train::TrainerOptions trainer_options = run.trainer_options();
     trainer_options.temperature = 1;
@@ -171,6 +173,7 @@ std::shared_ptr<const lora::AdapterLayout> starting_layout_of(const RlOptions& o
   const std::string path = beginning(options);
   if (path.empty()) return layout_of(with_head(fresh_options(options).config, base), base);
   const checkpoint::PeftDirectory directory(critic_directory(path));
+  require_trainable(directory.config());
   return layout_of(with_head(directory.config(), base), base);
 }
 

@@ -40,7 +40,10 @@ PromptSource source_of(const RlOptions& options, const EvalSet& set, const rl::R
   source.reward = reward;
   source.metadata = set.metadata;
   if (has_own_reward(options, set) && set.reward.size() == 1) source.metadata["rm_type"] = reward.choices[0].name();
-  if (options.eval_max_prompt_len > 0) source.max_length = std::min(source.max_length, options.eval_max_prompt_len);
+  if (options.eval_max_prompt_len > 0 && options.eval_max_prompt_len < source.max_length) {
+    source.max_length = options.eval_max_prompt_len;
+    source.max_length_option = "RlOptions::eval_max_prompt_len";
+  }
   ChatOptions chat = options.chat;
   chat.tool_key = first_of(set.tool_key, options.eval_tool_key, options.chat.tool_key);
   source.chat = PromptRenderer(base.path.string(), chat);
@@ -52,12 +55,14 @@ PromptSource source_of(const RlOptions& options, const EvalSet& set, const rl::R
 PromptSource prompt_source(const RlOptions& options, const Base& base) {
   const int64_t context = options.sampling.max_context;
   const int64_t room = (context > 0 ? std::min(context, base.config.max_positions) : base.config.max_positions) - 1;
+  const bool limited = options.max_prompt_len > 0 && options.max_prompt_len < room;
   return {.path = options.prompt_data,
           .input_key = options.input_key,
           .label_key = options.label_key,
           .metadata_key = options.metadata_key,
           .reward = options.reward,
-          .max_length = options.max_prompt_len > 0 ? std::min(options.max_prompt_len, room) : room,
+          .max_length = limited ? options.max_prompt_len : room,
+          .max_length_option = limited ? "RlOptions::max_prompt_len" : "",
           .vocab_size = base.config.vocab_size,
           .chat = PromptRenderer(base.path.string(), options.chat),
           .max_bad_rows = options.max_bad_rows,
@@ -117,8 +122,12 @@ size_t HeldOutPrompts::deciding() const {
   return 0;
 }
 
-void HeldOutPrompts::report_bad_rows(std::ostream& out) const {
-  for (const PromptSet& set : sets_) recipes::report_bad_rows(set.bad_rows, options_.max_bad_rows, out);
+void HeldOutPrompts::report_left_out(std::ostream& out) const {
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    if (sets_[i].dropped > 0)
+      out << fmt::format("eval    {}: {} prompts{}\n", name(i), sets_[i].prompts.size(), sets_[i].dropped_text());
+    report_bad_rows(sets_[i].bad_rows, options_.max_bad_rows, out);
+  }
 }
 
 EvalResult HeldOutPrompts::evaluate(size_t set, rollout::Sampler& sampler, const lora::PolicyId& policy,
@@ -143,6 +152,7 @@ OrderedJson HeldOutPrompts::line(size_t set, int64_t step, const EvalResult& res
   }
   if (options_.log_passrate)
     for (const rl::PassRate& rate : result.pass_rates) line[fmt::format("pass@{}", rate.k)] = rate.rate;
+  if (const int64_t dropped = sets_[set].dropped; dropped > 0) line["dropped_prompts"] = dropped;
   return line;
 }
 

@@ -51,13 +51,14 @@ class HeldOutPrompts {
   size_t size() const { return sets_.size(); }
   const std::string& name(size_t set) const { return options_.eval_sets[set].name; }
   size_t deciding() const;  // the set that says which checkpoint is best
-  void report_bad_rows(std::ostream& out) const;
+  const PromptSet& prompts(size_t set) const { return sets_[set]; }
+  void report_left_out(std::ostream& out) const;  // prompts that are too long, and bad rows
 
   // `run` is the reward of training.
   EvalResult evaluate(size_t set, rollout::Sampler& sampler, const lora::PolicyId& policy, rl::Reward& run, RunLog& log,
                       const Control& control) const;
   // The line of metrics.jsonl: accuracy; of several samples avg@n (the same number) and maj@n; with --log-passrate
-  // pass@k.
+  // pass@k; where prompts were dropped, how many.
   OrderedJson line(size_t set, int64_t step, const EvalResult& result) const;
 
  private:

@@ -54,7 +54,7 @@ struct AdapterOptions {
   lora::LoraConfig config;   // rank 0 and no target_modules: none asked for
   std::string adapter_path;  // a PEFT directory to start from, or to generate with
   // Whether these fields of config were asked for; an adapter to start from supplies what was not.
-  bool asked_alpha = false, asked_rslora = false, asked_type = false;
+  bool asked_alpha = false, asked_rslora = false, asked_type = false, asked_dropout = false;
   bool asked_init = false, asked_dora = false, asked_bias = false, asked_modules_to_save = false;
 };
 

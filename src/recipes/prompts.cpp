@@ -97,6 +97,10 @@ bool needs_labels(const rl::RewardConfig& run) {
   return false;
 }
 
+std::string PromptSet::dropped_text() const {
+  return dropped > 0 ? fmt::format(" ({} too long, dropped)", dropped) : "";
+}
+
 std::string PromptSet::digest() const {
   Sha256 hash;
   const auto add = [&hash](const auto& values) {  // the length first, so that no two lists run together alike
@@ -123,7 +127,7 @@ PromptSet read_prompts(const PromptSource& source, const text::Tokenizer& tokeni
                      .got = std::to_string(set.dropped) + " rows longer than the limit, " +
                             std::to_string(set.bad_rows.size()) + " bad rows",
                      .wanted = "at most " + std::to_string(source.max_length) + " tokens",
-                     .attempt = "a larger RlOptions::max_prompt_len"});
+                     .attempt = source.max_length_option.empty() ? "" : "a larger " + source.max_length_option});
   return set;
 }
 

@@ -19,6 +19,8 @@ struct PromptSet {
   int64_t dropped = 0;                                     // longer than the limit
   std::vector<data::BadRow> bad_rows;                      // left out, at most max_bad_rows
 
+  // " (2 too long, dropped)"; empty: none was dropped.
+  std::string dropped_text() const;
   // SHA-256 of tokens and labels: whether a resumed run has the same.
   std::string digest() const;
 };
@@ -28,6 +30,7 @@ struct PromptSource {
   std::string metadata_key = "metadata";   // of an object whose rm_type, if there is one, is the row's reward
   rl::RewardConfig reward;                 // that of the other rows
   int64_t max_length = 0;                  // tokens of a prompt; longer ones are dropped with a count
+  std::string max_length_option = {};      // that sets it, for messages; empty: the context does
   int64_t vocab_size = 0;                  // of the model
   PromptRenderer chat;                     // none: strings only
   int64_t max_bad_rows = 0;

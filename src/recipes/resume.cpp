@@ -171,12 +171,18 @@ void compare_device(const JsonObject& counters, const SaveOptions& options, cons
         "note    the checkpoint was made on {} and the run goes on on {}: bits change from here on\n", then, now);
 }
 
-void restore_counters(Resumed& resumed, const SaveOptions& options, const OrderedJson& settings, const Base& base,
+void restore_counters(Resumed& resumed, const SaveOptions& options, OrderedJson settings, const Base& base,
                       const Control& control) {
   const checkpoint::TrainState& state = resumed.checkpoint->state();
   const JsonObject counters(state.counters, resumed.where + ": counters");
   resumed.settings = counters.value("settings");
+  const char* const dropout = "--lora-dropout";
+  // Left to the adapter: the checkpoint's goes before the one that it began as.
+  if (!settings.contains(dropout) && resumed.settings.contains(dropout))
+    settings[dropout] = OrderedJson(resumed.settings[dropout]);
   compare_settings(options, resumed.settings, settings, resumed.where, control);
+  resumed.adapter.layout =
+      with_dropout(resumed.adapter.layout, JsonObject(Json(settings), resumed.where).number(dropout, 0));
   compare_device(counters, options, resumed.where, base, control);
   resumed.iteration = state.iteration;
   resumed.data_position = counters.integer("data_position");
@@ -197,6 +203,8 @@ Resumed start_from_foreign(const fs::Path& directory, const SaveOptions& options
                        .attempt = "another SaveOptions::save"});
   Resumed resumed{.adapter = load_adapter(directory.string(), base, control)};
   require_same_adapter(wanted, false, *resumed.adapter.layout, base, directory);
+  require_trainable(resumed.adapter.layout->config);
+  resumed.adapter.layout = with_asked_dropout(resumed.adapter.layout, wanted);
   resumed.adapter.policy.version = 0;
   *control.info << fmt::format("resume  the adapter {} of another system; everything else starts anew\n",
                                directory.string());
@@ -228,6 +236,7 @@ std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& 
     *control.info << "note    the checkpoint of SaveOptions::load goes before AdapterOptions::adapter_path\n";
   const int64_t iteration = resumed.checkpoint->state().iteration;
   if (options.finetune) {
+    resumed.adapter.layout = with_asked_dropout(resumed.adapter.layout, wanted);
     resumed.adapter.policy.version = 0;
     *control.info << fmt::format("resume  the adapter of {} at iteration {}; everything else starts anew\n",
                                  options.load, iteration);

@@ -94,7 +94,7 @@ class RlRun {
         .on_not_finite = [this](const train::NotFiniteError& error,
                                 std::span<const train::Datum> batch) { run_.abandoned(error, batch, algorithm_.loss); },
         .release_memory = run_.memory().is_bounded() && !ahead_,
-        .dropout = options.adapter.config.dropout > 0,
+        .dropout = run_.trainer_options().dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
         .observer = dump_.observer()};
     engine_.add_sinks(store_);
@@ -112,9 +112,9 @@ class RlRun {
   void train() {
     control_.working();
     *control_.info << fmt::format("data    {} prompts from {}{}\n", num_prompts(), options_.prompt_data,
-                                  prompts_.dropped ? fmt::format(" ({} too long, dropped)", prompts_.dropped) : "");
+                                  prompts_.dropped_text());
     report_bad_rows(prompts_.bad_rows, options_.max_bad_rows, *control_.info);
-    held_out_.report_bad_rows(*control_.info);
+    held_out_.report_left_out(*control_.info);
     keep_coefficients();
     run_.require_same_start();
     make_source();  // while the checkpoint that the run goes on from can still be read

@@ -11,7 +11,6 @@ OrderedJson rl_settings(const RlOptions& options, const PromptSet& prompts) {
                           {"--n-samples-per-prompt", options.n_samples},
                           {"--global-batch-size", options.training.global_batch_size},
                           {"--rollout-shuffle", options.shuffle},
-                          {"--lora-dropout", options.adapter.config.dropout},
                           {"--rollout-seed", options.sampling.seed},
                           {"--rollout-temperature", options.sampling.temperature},
                           {"--rollout-top-p", options.sampling.top_p},

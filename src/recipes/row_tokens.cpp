@@ -226,13 +226,14 @@ RowTokens RowTokenizer::from_prompt(const OrderedJson& row, const OrderedJson& p
 
 RowTokens RowTokenizer::sequence(const OrderedJson& row) {
   RowTokens result;
+  const bool completes = has(row, "prompt") && has(row, "completion");
   if (has(row, "tokens")) {
     result = from_tokens(row);
-  } else if (has(row, options_.messages_key)) {
+  } else if (!completes && has(row, options_.messages_key)) {
     const OrderedJson& messages = field(row, options_.messages_key);
     if (!is_conversation(messages)) wrong_type(options_.messages_key, messages, "a list of messages");
     result = from_messages(row, messages);
-  } else if (has(row, "text")) {
+  } else if (!completes && has(row, "text")) {
     result = from_text("", string_of(row, "text"));
   } else {
     const OrderedJson &prompt = field(row, "prompt"), &completion = field(row, "completion");

@@ -1,12 +1,12 @@
 // Rows of supervised and preference data as tokens with weights. Shapes and their targets (LossMaskType::automatic):
 //   {"tokens", "loss_mask"}     what the mask says, 0 or 1
-//   {"text"}                    every token but the first
 //   {"prompt", "completion"}    the completion; both strings, or both lists of messages
 //   {"messages"}                the assistant's turns (text/loss_mask.h); "tools" and "chat_template_kwargs" beside it
+//   {"text"}                    every token but the first
 //   {"chosen", "rejected"}      the completions; "prompt" beside them, or what both begin with
-// As TRL: strings get the tokenizer's own special tokens and end with the end token; prompt and completion are
-// tokenized together, and the completion starts where that differs from the prompt alone (for a preference: where the
-// first of its sides does).
+// A sequence that has several shapes is the first of them. As TRL: strings get the tokenizer's own special tokens and
+// end with the end token; prompt and completion are tokenized together, and the completion starts where that differs
+// from the prompt alone (for a preference: where the first of its sides does).
 #pragma once
 
 #include <array>

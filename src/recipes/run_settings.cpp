@@ -43,8 +43,8 @@ OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOption
                        {"--weight-decay", optimizer.weight_decay},
                        {"--clip-grad", optimizer.clip_grad},
                        {"--calculate-per-token-loss", training.per_token_loss},
-                       {"--seed", training.seed},
-                       {"--lora-dropout", adapter.config.dropout}};
+                       {"--seed", training.seed}};
+  if (adapter.asked_dropout || adapter.adapter_path.empty()) settings["--lora-dropout"] = adapter.config.dropout;
   // Checkpoints of runs with the usual number do not name it.
   if (training.gradient_lanes != train::kGradientLanes) settings["--gradient-lanes"] = training.gradient_lanes;
   if (training.balance == train::Balance::tokens) settings["--balance-data"] = true;

@@ -13,7 +13,8 @@
 
 namespace lockstep::recipes {
 
-// What all runs share: the optimizer without its schedule's length, seed, dropout.
+// What all runs share: the optimizer without its schedule's length, seed, and dropout unless it is left to an adapter
+// to start from.
 OrderedJson common_settings(const AdapterOptions& adapter, const OptimizerOptions& optimizer,
                             const TrainingOptions& training);
 // Steps of warm-up and decay, where they decide a learning rate.

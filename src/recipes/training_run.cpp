@@ -54,7 +54,9 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
   const lora::AdapterVersion start =
       resumed_ ? resumed_->adapter : starting_adapter(adapter, base, training.seed, control);
   describe_adapter(start, base, control);
-  if (start.layout->config.use_dora && adapter.config.dropout > 0)
+  const double dropout = start.layout->config.dropout;
+  settings_["--lora-dropout"] = dropout;
+  if (start.layout->config.use_dora && dropout > 0)
     *control.info
         << "note    DoRA with dropout: inputs of A are dropped out, those of W are not (PEFT also drops out a "
            "part of W x; the mean is the same)\n";
@@ -70,7 +72,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
                       .max_tokens = memory_.max_tokens,
                       .recompute = memory_.recompute,
                       .temperature = temperature,
-                      .dropout = static_cast<float>(adapter.config.dropout),
+                      .dropout = static_cast<float>(dropout),
                       .lr_ratio = optimizer.loraplus_lr_ratio,
                       .seed = training.seed,
                       .gradient_lanes = training.gradient_lanes,

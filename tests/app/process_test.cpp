@@ -134,6 +134,18 @@ TEST(Process, ADryRunReadsThePrompts) {
                 .code,
             3)
       << "held-out rows, too";
+  const std::string mixed = dir.write("mixed.jsonl", R"({"prompt": "1+2=", "label": "3"})"
+                                                     "\n"
+                                                     R"({"prompt": "111111111+2=", "label": "111111113"})"
+                                                     "\n")
+                                .string();
+  const Outcome outcome = run_program(dir, kTrain +
+                                               "--num-rollout 1 --dry-run --eval-interval 1 --eval-max-prompt-len "
+                                               "8 --eval-prompt-data h " +
+                                               mixed);
+  EXPECT_NE(outcome.out.find(fmt::format("h: 1 prompts from {}, 1 too long, dropped, every 1 rollouts", mixed)),
+            std::string::npos)
+      << outcome.out << outcome.err;
   EXPECT_EQ(run_program(dir, kTrain + "--num-rollout 1 --dry-run --rm-type judge --rm-url http://127.0.0.1:9/ "
                                       "--judge-model q --judge-prompt /nonexistent")
                 .code,

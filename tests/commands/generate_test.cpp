@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 
 #include "checkpoint/train_state.h"
 #include "commands/commands_fixture.h"
@@ -162,6 +164,19 @@ TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
   for (size_t i = 1; i < first; ++i) EXPECT_EQ(prompt["logprobs"][i], without["logprobs"][i]) << i;
   EXPECT_EQ(prompt["text"], "12+34=");
 
+  // Of an adapter that has diverged it says so, as generate and eval do.
+  const std::string diverged = adapter_of(kArith, lora::LoraType::canonical);
+  const std::string weights = diverged + "/adapter_model.safetensors";
+  std::string bytes = fs::read_file(weights);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + bytes.size() - sizeof(nan), &nan, sizeof(nan));
+  fs::write_file_atomic(weights, bytes);
+  testing::expect_error<DataError>(
+      [&] {
+        score({{"tokens", tokens}}, diverged);
+      },
+      {"logits are not finite", "rows.jsonl line 1: tokens[1]"});
+
   EvalOptions eval;
   eval.base = generate.base;
   eval.prompt_data = path("in.jsonl");
@@ -176,6 +191,19 @@ TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
   eval.adapter_path = adapter;
   run_eval(eval, control_);
   EXPECT_NE(taken(out_), plain);
+  const std::string good = fs::read_file(path("in.jsonl"));
+  const std::string long_row = Json{{"prompt", std::string(800, '1')}, {"label", "1"}}.dump() + "\n";
+  fs::write_file_atomic(path("in.jsonl"), good + long_row);
+  run_eval(eval, control_);
+  EXPECT_NE(taken(out_).find(" over 1 prompts (1 too long, dropped), "), std::string::npos);
+  fs::write_file_atomic(path("in.jsonl"), long_row);
+  try {
+    run_eval(eval, control_);
+    FAIL() << "no prompt fits";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.fault().attempt, "") << "eval has no option that makes prompts fit";
+  }
+  fs::write_file_atomic(path("in.jsonl"), good);
   eval.reward.choices = {{.kind = rl::RewardKind::command}};
   eval.reward.command = "no_such_program_at_all";
   testing::expect_error<DataError>([&] { run_eval(eval, control_); }, {"no reward is known", "not found"});

@@ -67,6 +67,15 @@ TEST_F(RewardFile, TheOutputIsAFileAndTheMeanAResult) {
             "{\"r\":\"it is 12\",\"a\":12,\"reward\":1.0}\n{\"r\":\"it is 13\",\"a\":\"12\",\"reward\":0.0}\n");
 }
 
+TEST_F(RewardFile, LengthsMayBeSignedNumbersOfParquet) {
+  options_.input = LOCKSTEP_SOURCE_DIR "/tests/golden/parquet/hugging_face.parquet@[0:2]";
+  options_.response_key = "label";
+  options_.length_key = "id";
+  set_rule(rl::RewardType::number);
+  run_reward(options_, control_);
+  EXPECT_EQ(lines().at(1).dump(), R"({"id":1,"label":"1","reward":1.0})");
+}
+
 TEST_F(RewardFile, WithoutAKnownRewardThereIsNoMean) {
   testing::expect_error<DataError>([&] { rewards("{\"label\": \"\", \"completion\": \"x\"}\n"); },
                                    {"no reward is known"});

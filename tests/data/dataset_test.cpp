@@ -117,13 +117,14 @@ TEST_F(DatasetTest, LabelsAsWritten) {
 }
 
 TEST_F(DatasetTest, TokenField) {
-  Dataset data = read(R"({"t":[0,5,9],"none":[],"neg":[1,-1],"big":[10],"f":[1.0],"s":["1"],"b":[true],"x":7})");
+  Dataset data = read(
+      R"({"t":[0,5,9],"none":[],"neg":[1,-1],"big":[10],"huge":[18446744073709551615],"f":[1.0],"s":["1"],"b":[true],"x":7})");
   const Row row = data.row(0);
   EXPECT_EQ(token_field(data, row, "t", 10), (std::vector<int32_t>{0, 5, 9}));
   EXPECT_TRUE(token_field(data, row, "none", 10).empty());
   expect_error<DataError>([&] { token_field(data, row, "neg", 10); }, {"line 1: neg[1]", "-1", "0 to 9"});
   expect_error<DataError>([&] { token_field(data, row, "big", 10); }, {"big[0]", "10"});
-  for (const char* key : {"f", "s", "b"})
+  for (const char* key : {"huge", "f", "s", "b"})
     expect_error<DataError>([&] { token_field(data, row, key, 10); }, {"[0]", "not a token id"});
   expect_error<DataError>([&] { token_field(data, row, "x", 10); }, {"line 1: x", "a list of token ids"});
 }

@@ -183,6 +183,14 @@ TEST(ParquetDataset, RowsInAnyOrderAndTheirPlaces) {
   EXPECT_EQ(Dataset::open(dir.write("rows.jsonl", fs::read_file(path)).string()).size(), 40);
 }
 
+// JSON's integers are unsigned, Parquet's are as its column says.
+TEST(ParquetDataset, ListsOfSignedIntegersAreTokens) {
+  Dataset data = Dataset::open((kGoldens / "old_two_level_list.parquet").string());
+  const Row row = data.row(0);
+  EXPECT_EQ(token_field(data, row, "a", 100), row.json["a"].get<std::vector<int32_t>>());
+  EXPECT_FALSE(row.json["a"].empty());
+}
+
 TEST(ParquetDataset, AValueThatIsNoTextIsABadRow) {
   std::string bytes = golden_bytes("old_list_of_structs");
   bytes[bytes.find("y", 30)] = '\xff';

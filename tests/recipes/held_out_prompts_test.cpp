@@ -123,6 +123,25 @@ TEST_F(HeldOutSets, LabelsNeedAKey) {
   EXPECT_EQ(evaluations("labels").size(), 2u);
 }
 
+// A share of the prompts that were short enough is another number than that of all.
+TEST_F(HeldOutSets, PromptsThatAreTooLongAreCounted) {
+  RlOptions o = options("dropped");
+  o.eval_max_prompt_len = 8;
+  o.eval_sets = {EvalSet{.name = "mixed",
+                         .path = dir_.write("mixed.jsonl", R"({"prompt": "1+2=", "label": "3"})"
+                                                           "\n"
+                                                           R"({"prompt": "111111111+2=", "label": "111111113"})"
+                                                           "\n")
+                                     .string()}};
+  run_rl(o, control_);
+  EXPECT_NE(info_.str().find("eval    mixed: 1 prompts (1 too long, dropped)\n"), std::string::npos) << info_.str();
+  ASSERT_EQ(evaluations("dropped").size(), 2u);
+  for (const Json& line : evaluations("dropped")) EXPECT_EQ(line["dropped_prompts"], 1);
+  o.eval_max_prompt_len = 2;
+  expect_error<DataError>([&] { run_rl(o, control_); },
+                          {"no usable prompt", "mixed.jsonl", "a larger RlOptions::eval_max_prompt_len"});
+}
+
 TEST_F(HeldOutSets, MetadataOfASetGoBeforeThoseOfItsRows) {
   RlOptions o = options("metadata");
   EvalSet own{.name = "own",

@@ -338,5 +338,35 @@ TEST_F(ResumeChoice, OnlyTheNewestStayAndTheBest) {
   EXPECT_EQ(checkpoint::saved_iterations(options.save.save), (std::vector<int64_t>{1, 8, 9}));
 }
 
+// Its number would name a checkpoint of the fresh run, which nobody compared.
+TEST_F(ResumeChoice, AFreshRunsFirstCheckpointEndsTheMarkOfAnEarlierBest) {
+  SftOptions options = sft("save");
+  options.eval_sets = {{.name = "held", .path = options.prompt_data}};
+  options.eval_interval = 2;
+  options.save_best = true;
+  run_sft(options, control_);
+  const auto best = checkpoint::best_iteration(options.save.save);
+  ASSERT_TRUE(best.has_value());
+  // A run that goes on keeps it.
+  options.save.load = options.save.save;
+  options.num_epoch = 3;
+  options.eval_interval = 0;
+  options.eval_sets.clear();
+  options.save.overrides = {"lr-decay-iters"};
+  run_sft(options, control_);
+  EXPECT_EQ(checkpoint::best_iteration(options.save.save), best);
+
+  SftOptions fresh = sft("save");
+  int asked = 0;
+  control_.interrupted = [&asked] { return ++asked > 1; };
+  fresh.save.save_interval = 100;
+  EXPECT_THROW(run_sft(fresh, control_), Cancelled);
+  const bool saved = checkpoint::latest_iteration(fresh.save.save) != 9;  // what it has completed
+  EXPECT_EQ(checkpoint::best_iteration(fresh.save.save), saved ? std::nullopt : best);
+  control_.interrupted = [] { return false; };
+  run_sft(fresh, control_);
+  EXPECT_FALSE(checkpoint::best_iteration(fresh.save.save).has_value());
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

@@ -175,5 +175,109 @@ TEST_F(SavedAdapter, AnOlderBuildsCheckpointLoadsWithALine) {
   expect_error<FormatError>([&] { run_sft(options, control_); }, {"another base model"});
 }
 
+class SavedDropout : public SavedAdapter {
+ protected:
+  SavedDropout() {
+    SftOptions options = one_epoch("first");
+    options.adapter.config.dropout = 0.3;
+    run_sft(options, control_);
+  }
+  // A run that begins with the adapter of "first", whose config says 0.3.
+  SftOptions from_first(const std::string& save, std::optional<double> asked) {
+    SftOptions options = one_epoch(save);
+    options.adapter = {.adapter_path = adapter_of("first")};
+    return asking(options, asked);
+  }
+  static SftOptions asking(SftOptions options, std::optional<double> dropout) {
+    options.adapter.asked_dropout = dropout.has_value();
+    options.adapter.config.dropout = dropout.value_or(0);
+    return options;
+  }
+  double saved(const std::string& save, int64_t iteration = 3) const {
+    return read_json(adapter_of(save, iteration) + "/adapter_config.json").at("lora_dropout").get<double>();
+  }
+  Json state(const std::string& save, int64_t iteration = 3) const {
+    return read_json(
+        (dir_.path() / save / checkpoint::iteration_directory_name(iteration) / "train_state.json").string());
+  }
+  double setting(const std::string& save, int64_t iteration = 3) const {
+    return state(save, iteration).at("counters").at("settings").at("--lora-dropout").get<double>();
+  }
+};
+
+TEST_F(SavedDropout, AnAdapterToStartFromBringsItsOwnUnlessAnotherIsAskedFor) {
+  info_.str("");
+  run_sft(from_first("own", {}), control_);
+  EXPECT_NE(info_.str().find(", dropout 0.3\n"), std::string::npos) << info_.str();
+  run_sft(from_first("asked", 0.3), control_);
+  run_sft(from_first("none", 0), control_);
+  EXPECT_EQ(adapter_bytes("own", 3), adapter_bytes("asked", 3));
+  EXPECT_NE(adapter_bytes("own", 3), adapter_bytes("none", 3));
+  EXPECT_EQ(saved("own"), 0.3);
+  EXPECT_EQ(setting("own"), 0.3);
+  EXPECT_EQ(saved("none"), 0);
+  EXPECT_EQ(setting("none"), 0);
+  // As a dry run lists it.
+  out_.str("");
+  commands::dry_run_sft(from_first("planned", {}), {}, control_);
+  EXPECT_NE(out_.str().find("--lora-dropout 0.3\n"), std::string::npos) << out_.str();
+}
+
+TEST_F(SavedDropout, ARunThatGoesOnSavesWhatItTrainsWith) {
+  const auto from = [&](const std::string& save, std::optional<double> asked) {
+    SftOptions options = asking(one_epoch(save), asked);
+    options.num_epoch = 2;
+    options.save.load = (dir_ / "first").string();
+    options.save.overrides = {"lr-decay-iters"};
+    return options;
+  };
+  SftOptions finetune = from("finetuned", 0.4);
+  finetune.save.finetune = true;
+  run_sft(finetune, control_);
+  EXPECT_EQ(saved("finetuned", 6), 0.4);
+  finetune = asking(finetune, {});
+  finetune.save.save = (dir_ / "finetuned own").string();
+  run_sft(finetune, control_);
+  EXPECT_EQ(saved("finetuned own", 6), 0.3);
+  EXPECT_EQ(setting("finetuned own", 6), 0.3);
+
+  SftOptions overridden = from("overridden", 0);
+  expect_error<ConfigError>([&] { run_sft(overridden, control_); }, {"--lora-dropout 0.3", "SaveOptions::overrides"});
+  overridden.save.overrides.push_back("lora-dropout");
+  run_sft(overridden, control_);
+  EXPECT_EQ(saved("overridden", 6), 0);
+}
+
+TEST_F(SavedDropout, ARunOfAnOlderBuildGoesOnWithTheDropoutThatItHad) {
+  SftOptions options = from_first("run", 0);
+  run_sft(options, control_);
+  // Such a run ignored the adapter's number, and saved it.
+  Json config = read_json(adapter_of("run") + "/adapter_config.json");
+  config["lora_dropout"] = 0.3;
+  fs::write_file_atomic(adapter_of("run") + "/adapter_config.json", config.dump());
+  make_older("run", 3, read_json(adapter_of("run") + "/vime_lora_metadata.json").at("base_weights_fingerprint"));
+  options = asking(options, {});
+  options.num_epoch = 2;
+  options.save.load = options.save.save;
+  options.save.overrides = {"lr-decay-iters"};
+  run_sft(options, control_);
+  EXPECT_EQ(saved("run", 6), 0);
+}
+
+TEST_F(SavedAdapter, OneOfMiCAIsNotTrained) {
+  run_sft(one_epoch("save"), control_);
+  const std::string file = adapter_of("save") + "/adapter_config.json";
+  Json json = read_json(file);
+  json["init_lora_weights"] = "mica";
+  fs::write_file_atomic(file, json.dump());
+  SftOptions options = one_epoch("other");
+  options.adapter = {.adapter_path = adapter_of("save")};
+  for (const auto& run : {std::function([&] { run_sft(options, control_); }),
+                          std::function([&] { commands::dry_run_sft(options, {}, control_); })})
+    expect_error<ConfigError>(run, {"MiCA", "adapter_config.json: init_lora_weights", "mica"});
+  Stream stream({.threads = 1});
+  EXPECT_NO_THROW(load_adapter(adapter_of("save"), load_base(options.base, stream, control_), control_));
+}
+
 }  // namespace
 }  // namespace lockstep::recipes

@@ -134,6 +134,21 @@ TEST_F(Sft, EveryShapeOfRows) {
   EXPECT_EQ(shown(both)[0], "assistant: 0<|endoftext|>" + user + "[3<|endoftext|>]");
 }
 
+// TRL's order.
+TEST_F(Sft, ARowOfSeveralShapesIsTheFirst) {
+  const std::string text = R"("text": "5+5=10")", pair = R"("prompt": "1+2=", "completion": "3")",
+                    chat =
+                        R"("messages": [{"role": "user", "content": "2+2="}, {"role": "assistant", "content": "4"}])";
+  const Shown wanted = {"1+2=[3<|endoftext|>]"}, turn = {"user: 2+2=<|endoftext|>assistant: [4<|endoftext|>]"};
+  EXPECT_EQ(shown("{" + text + ", " + pair + "}"), wanted);
+  EXPECT_EQ(shown("{" + text + ", " + pair + "}", [](RowOptions& o) { o.loss_mask = LossMaskType::completion; }),
+            wanted);
+  EXPECT_EQ(shown("{" + text + ", " + chat + ", " + pair + "}"), wanted);
+  EXPECT_EQ(shown("{" + text + ", " + chat + "}"), turn);
+  EXPECT_EQ(shown("{" + chat + R"(, "prompt": "1+2="})"), turn) << "half a pair";
+  EXPECT_EQ(shown("{" + text + R"(, "prompt": "1+2=", "completion": null})"), Shown{"5[+5=10<|endoftext|>]"});
+}
+
 TEST_F(Sft, PreferencesShareAPrompt) {
   const Shown wanted = {"1+2=[3<|endoftext|>]", "1+2=[4<|endoftext|>]"};
   EXPECT_EQ(shown(R"({"prompt": "1+2=", "chosen": "3", "rejected": "4"})", {}, true), wanted);
