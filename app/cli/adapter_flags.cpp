@@ -109,15 +109,12 @@ void resolve_adapter(AdapterOptions& adapter, const Classified& given) {
 
 void note_exclusions(const lora::LoraConfig& config, std::vector<std::string>& notes) {
   const lora::SharedSiblings shared = lora::shared_siblings(config);
-  const auto note = [&](const char* flag, const std::vector<std::string>& leaves, const char* how) {
-    if (!leaves.empty())
-      notes.push_back(
-          fmt::format("{} {}: {}, for siblings share one A with --lora-type lora; canonical_lora leaves "
-                      "them out",
-                      flag, fmt::join(leaves, ","), how));
-  };
-  note("--exclude-modules", shared.excluded, "trained all the same");
-  note("--target-modules, beside it", shared.unnamed, "trained, too");
+  constexpr const char* kWhy = "for siblings share one A with --lora-type lora; canonical_lora leaves them out";
+  if (!shared.excluded.empty())
+    notes.push_back(
+        fmt::format("--exclude-modules {}: trained all the same, {}", fmt::join(shared.excluded, ","), kWhy));
+  if (!shared.unnamed.empty())
+    notes.push_back(fmt::format("--target-modules: also trained is {}, {}", fmt::join(shared.unnamed, ","), kWhy));
 }
 
 }  // namespace lockstep::cli

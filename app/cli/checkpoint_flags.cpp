@@ -24,8 +24,7 @@ std::vector<Flag> checkpoint_flags(SaveOptions& save) {
        "while this file exists the iteration is saved; it is removed when the checkpoint is on the disk"},
       {"--grace-period", "SECONDS", number(save.grace_seconds, 0, 86400),
        "after Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 the iteration under way has so long to stop; then the program ends "
-       "without "
-       "saving (0: no limit). The save that follows has no limit"},
+       "without saving (0: no limit). The save that follows has no limit"},
       {"--load", "DIR", text(save.load), "resume from the newest whole checkpoint there, bit for bit"},
       {"--ckpt-step", "N", number(save.ckpt_step, 0, kMany), "--load: from this iteration"},
       {"--finetune", "", toggle(save.finetune), "--load: only the adapter; a new run from iteration 0"},

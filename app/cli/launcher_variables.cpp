@@ -97,13 +97,12 @@ std::optional<Launched> read_launcher(const Launcher& launcher, const Variables&
 }
 
 // Where no launcher is known by all of its variables: a rank that took itself for the only one would train alone.
-void require_both(const char* rank, const char* size, const Variables& variables) {
-  const bool has_rank = variables(rank).has_value();
-  if (has_rank == variables(size).has_value()) return;
-  throw ConfigError({.what = "half of what tells a process its rank is there",
-                     .where = fmt::format("environment variable {}", has_rank ? rank : size),
-                     .got = fmt::format("no {}", has_rank ? size : rank),
-                     .attempt = "set both, or unset this one for a run of one process"});
+void require_both(const Variables& variables) {
+  const bool has_rank = variables("RANK").has_value();
+  if (has_rank == variables("WORLD_SIZE").has_value()) return;
+  throw ConfigError({.what = "only one of the environment variables RANK and WORLD_SIZE is set",
+                     .got = has_rank ? "RANK" : "WORLD_SIZE",
+                     .wanted = "both for a rank of a job, neither for a run of one process"});
 }
 
 void require_agreement(const Launched& first, const Launched& other) {
@@ -190,7 +189,7 @@ std::optional<Launched> launched_by(const Variables& variables) {
     if (!found) found = launched;
   }
   if (!found) {
-    require_both("RANK", "WORLD_SIZE", variables);
+    require_both(variables);
     return std::nullopt;
   }
   find_master(*found, variables);

@@ -174,8 +174,8 @@ bool is_running_elsewhere(pid_t process) {
 // Devices, pipes, and what a process has open (/dev/stdout), though it may be a file: what was asked for is to write
 // it.
 bool is_stream(const Path& path) {
-  const mode_t mode = mode_of(path);
-  if (mode != 0 && !S_ISREG(mode) && !S_ISDIR(mode)) return true;
+  struct stat status {};  // what cannot be looked at shows when it is written
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) return true;
   std::error_code error;  // no link
   return stdfs::read_symlink(path, error).string().starts_with("/proc/self/fd");
 }

@@ -39,6 +39,7 @@ class Merge {
   ~Merge();
 
   // Into a directory that is there and empty. Cancelled: it was stopped. ResourceError: the disk is full.
+  // FormatError: a merged value does not fit its type.
   void write(const fs::Path& directory, const Watch& watch);
 
   size_t num_shards() const { return shards_.size(); }

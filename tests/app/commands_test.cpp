@@ -416,6 +416,8 @@ TEST(Export, EveryFormatNeedsWhatItIsMadeOf) {
   refused("--format peft --output F", {"--lora-adapter-path"});
   refused("--format peft --lora-adapter-path A --output F --dtype q8_0", {"--dtype", "q8_0"});
   refused("--format onnx --output F", {"--format", "onnx"});
+  EXPECT_TRUE(parse_export(words("--format peft --lora-adapter-path A --output D --overwrite")).overwrite);
+  refused("--format gguf --hf-checkpoint M --output F --overwrite", {"--overwrite", "peft"});
   refused("--format gguf --hf-checkpoint M --output F --dtype q4_0", {"--dtype", "q4_0"});
 }
 

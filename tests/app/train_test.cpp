@@ -436,6 +436,8 @@ TEST(Train, ScheduleAndSaveRules) {
   EXPECT_TRUE(notes_contain("--exclude-modules q_proj", "--exclude-modules q_proj: trained all the same"));
   EXPECT_FALSE(notes_contain("--exclude-modules q_proj --lora-type canonical_lora", "--exclude-modules"));
   EXPECT_FALSE(notes_contain("--exclude-modules linear_qkv,lm_head", "--exclude-modules"));
+  EXPECT_TRUE(notes_contain("--target-modules q_proj,v_proj", "--target-modules: also trained is k_proj"));
+  EXPECT_FALSE(notes_contain("--target-modules q_proj,v_proj --lora-type canonical_lora", "--target-modules"));
 }
 
 TEST(Train, RecomputationAndDryRun) {

@@ -108,6 +108,13 @@ TEST(WriteFileAtomic, ReplacesWhatALinkLeadsTo) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir / "kept"), {}), 2) << "temporary files";
 }
 
+TEST(WriteFileAtomic, LinksInACircleAreAnErrorOfWriting) {
+  const TempDirectory dir;
+  std::filesystem::create_symlink("b", dir / "a");
+  std::filesystem::create_symlink("a", dir / "b");
+  expect_error<ResourceError>([&] { write_file_atomic(dir / "a", "x"); }, {"cannot write", "symbolic links"});
+}
+
 TEST(WriteFileAtomic, WritesAPipeAsItIs) {
   const TempDirectory dir;
   ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
