@@ -15,7 +15,7 @@ namespace {
 
 // How long a rank generates before the ranks meet and tell each other of their tokens: a meeting costs each the time
 // until the last one's burst of tokens ends, so there are ever fewer of them, from when nothing was in flight.
-constexpr std::chrono::milliseconds kFirstSlice{200}, kLongestSlice{1600};
+constexpr std::chrono::milliseconds kFirstSlice{400}, kLongestSlice{1600};
 
 struct PlainToken {
   int64_t index, version, stop_index;
