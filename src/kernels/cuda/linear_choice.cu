@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -200,6 +201,23 @@ RingTime preferred(std::span<const RingTime> rings, const Matmul& p, int multipr
   return *std::ranges::find_if(rings, is_near);
 }
 
+// The candidates that run, without those that one run shows to be far slower than the best: cuBLASLt proposes some that
+// take thirty times as long, and timing them well would take seconds.
+std::vector<Choice> keep_likely(std::span<const Choice> candidates, Trial& trial) {
+  constexpr float kFarSlower = 3, kLaunchMilliseconds = 0.02f;
+  std::vector<std::pair<float, Choice>> ran;
+  float least = std::numeric_limits<float>::infinity();
+  for (const Choice& candidate : candidates)
+    if (const std::optional<float> once = trial.once(candidate)) {
+      ran.emplace_back(*once, candidate);
+      least = std::min(least, *once);
+    }
+  std::vector<Choice> likely;
+  for (const auto& [once, candidate] : ran)
+    if (once <= kFarSlower * least + kLaunchMilliseconds) likely.push_back(candidate);
+  return likely;
+}
+
 Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream) {
   const bool timed = library.linear->how == KernelChoice::fastest;
   Trial trial(p, bucket, timed, library, stream);
@@ -226,8 +244,7 @@ Choice fastest(Library& library, const Matmul& p, int64_t bucket, Stream& stream
   float least = std::numeric_limits<float>::infinity();
   std::array<KernelTime, kMaxRings> rings{};
   size_t num_rings = 0;
-  for (const Choice& candidate : candidates) {
-    if (!trial.runs(candidate)) continue;
+  for (const Choice& candidate : keep_likely(candidates, trial)) {
     const float elapsed = timed ? trial.milliseconds(candidate, least) : 0;
     const bool ring = candidate.kernel && candidate.kernel->ring();
     const bool tiled = tiles && candidate.kernel == tiles;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -68,9 +69,10 @@ class GpuTimer {
 // The matmul with random rows instead of the caller's, in memory of its own.
 class Trial {
  public:
-  // `timed`: milliseconds() will be called.
-  Trial(const Matmul& like, int64_t rows, bool timed, Library& library, Stream& stream) : Trial(like, library, stream) {
-    while (!allocate(rows, timed)) {
+  // `timed`: times are wanted, not only bits.
+  Trial(const Matmul& like, int64_t rows, bool timed, Library& library, Stream& stream)
+      : Trial(like, timed, library, stream) {
+    while (!allocate(rows)) {
       if (rows <= 16) return;
       rows /= 2;
     }
@@ -86,10 +88,12 @@ class Trial {
   bool ready() const { return memory_ != nullptr; }
   const Matmul& matmul() const { return matmul_; }
 
-  bool runs(const Choice& choice) {
-    if (try_linear(library_, matmul_, choice, stream_)) return true;
+  // The time of one run (0 where nothing is timed), or nothing where the matmul is refused.
+  std::optional<float> once(const Choice& choice) {
+    const auto run = [&] { return try_linear(library_, matmul_, choice, stream_); };
+    if (run()) return timed_ ? timer_.milliseconds(run) : 0;  // the first one may load the kernel
     cudaGetLastError();
-    return false;
+    return std::nullopt;
   }
 
   // Whether all rows have the bits of the plain kernel, for this batch size and for a smaller one: an algorithm that
@@ -123,8 +127,8 @@ class Trial {
 
  private:
   // If the delegating constructor throws, this one has completed, and so the destructor runs.
-  Trial(const Matmul& like, Library& library, Stream& stream)
-      : library_(library), of_(stream), stream_(stream_of(stream)), timer_(stream_), matmul_(like) {}
+  Trial(const Matmul& like, bool timed, Library& library, Stream& stream)
+      : library_(library), of_(stream), stream_(stream_of(stream)), timer_(stream_), timed_(timed), matmul_(like) {}
 
   static constexpr int64_t kSmallRows = 512;
   static constexpr float kHopeless = 2;  // a first run takes longer than later ones, but not twice as long
@@ -133,11 +137,11 @@ class Trial {
   // For few rows: the time per matmul in a captured graph of several, as in a decode step, with weights that come from
   // memory. This includes what kernels gain that start early (common.cuh), and excludes the host's launch time.
   float chain_milliseconds(const Choice& choice, float least) {
-    constexpr int kMatmuls = 16;
     const auto weight = static_cast<int64_t>(matmul_.w.rows * matmul_.w.cols);
     const int64_t count = static_cast<int64_t>(kWeightsBytes / sizeof(bf16)) / weight;
+    const int matmuls = count > 0 ? 16 : 4;  // a vocabulary's weight takes long enough
     const auto run = [&] {
-      for (int64_t i = 0; i < kMatmuls; ++i) {
+      for (int64_t i = 0; i < matmuls; ++i) {
         Matmul one = matmul_;
         if (count > 1) one.w = operand(weights_ + i % count * weight, matmul_.w.cols, matmul_.w.rows, matmul_.w.cols);
         try_linear(library_, one, choice, stream_);
@@ -150,7 +154,8 @@ class Trial {
     } catch (const DeviceError&) {
       recorded = false;  // launched one by one each of them is slower; the choice changes no bit
     }
-    return best_milliseconds([&] { recorded ? chain.launch(of_) : run(); }, least * kMatmuls) / kMatmuls;
+    return best_milliseconds([&] { recorded ? chain.launch(of_) : run(); }, least * static_cast<float>(matmuls)) /
+           static_cast<float>(matmuls);
   }
 
   template <class F>
@@ -165,11 +170,11 @@ class Trial {
   }
 
   // Retried with fewer rows where they would take gigabytes (logits) or more than is free.
-  bool allocate(int64_t rows, bool timed) {
+  bool allocate(int64_t rows) {
     constexpr size_t kMaxBytes = size_t{1} << 30;
     const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
     const size_t x = padded(static_cast<size_t>(rows * matmul_.x.cols) * 2), y = padded(y_bytes(rows));
-    const size_t weights = rows <= kSmallRows && timed ? kWeightsBytes : 0;
+    const size_t weights = rows <= kSmallRows && timed_ ? kWeightsBytes : 0;
     if (rows > 64 && x + 4 * y > kMaxBytes) return false;
     if (cudaMallocAsync(&memory_, 256 + x + 4 * y + weights, stream_) != cudaSuccess) {
       cudaGetLastError();
@@ -226,6 +231,7 @@ class Trial {
   Stream& of_;
   cudaStream_t stream_;  // the stream's own queue, or the second one of Stream::beside
   GpuTimer timer_;
+  bool timed_;
   Matmul matmul_;
   void* memory_ = nullptr;
   void* more_[3] = {};       // each of y's size
