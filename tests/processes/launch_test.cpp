@@ -1,4 +1,5 @@
 // lockstep launch: what it starts, prints, passes on and returns.
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "processes/job.h"
@@ -88,6 +89,33 @@ TEST_F(Launch, ARunWhoseOutputIsLostGoesOn) {
   };
   launch("pipe", "| head -n 1");
   launch("closed", ">&- 2>&- --distributed-timeout-minutes 0.5");
+}
+
+// A pager or Ctrl-S: the job prints far more than pipes hold, ends, and nothing of it is lost.
+TEST_F(Launch, AReaderThatPausesDoesNotHoldUpTheJob) {
+  const std::string done = (dir_ / "done").string();
+  const std::string script = dir_.write("talk.sh", "seq 200000\ntouch " + done + "$RANK\n").string();
+  start_shell(
+      fmt::format("exec bash -c '{0} launch -n 2 sh {1} | (for i in $(seq 300); do "
+                  "if [ -e {2}0 -a -e {2}1 ]; then cat; break; fi; sleep 0.1; done); exit ${{PIPESTATUS[0]}}'",
+                  LOCKSTEP_BINARY, script, done));
+  EXPECT_EQ(finish(), 0);
+  for (const char* rank : {"0", "1"}) {
+    EXPECT_TRUE(fs::exists(done + rank));
+    EXPECT_NE(out().find(fmt::format("[{}] 200000\n", rank)), std::string::npos);
+  }
+  // Ctrl-C after the end of the ranks: nobody will read the rest.
+  const std::string pipe = (dir_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int never_read = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+  std::filesystem::remove(done + "0");
+  start(1, "sh " + script + " > " + pipe);
+  ASSERT_TRUE(eventually([&] { return fs::exists(done + "0") && ranks().empty(); })) << err();
+  std::this_thread::sleep_for(1s);
+  EXPECT_TRUE(exists(launcher_));
+  ::kill(launcher_, SIGINT);
+  EXPECT_EQ(finish(), 130);
+  ::close(never_read);
 }
 
 TEST_F(Launch, CtrlZStopsTheRanksToo) {

@@ -10,11 +10,11 @@
 #include <cstring>
 #include <deque>
 #include <optional>
-#include <ostream>
 #include <set>
 #include <sstream>
 #include <string>
 
+#include "commands/launch/job_output.h"
 #include "commands/launch/rank_process.h"
 #include "core/hmac.h"
 #include "parallel/connect.h"
@@ -61,7 +61,7 @@ void require_sensible(const LaunchOptions& o) {
 
 class Job {
  public:
-  Job(const LaunchOptions& options, const recipes::Control& control) : options_(options), control_(control) {
+  Job(const LaunchOptions& options, const recipes::Control& control) : options_(options) {
     sigset_t signals;
     sigemptyset(&signals);
     for (const int signal : kPassedOn) sigaddset(&signals, signal);
@@ -70,16 +70,23 @@ class Job {
     ::sigprocmask(SIG_BLOCK, &signals, &before_);
     signals_ = Socket(::signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC));
     if (!signals_.open()) throw ResourceError({.what = "the system refuses a signalfd", .got = std::strerror(errno)});
+    output_.emplace(*control.out, *control.info);  // its thread has the signals blocked, too
   }
-  ~Job() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  ~Job() {
+    // What is left is to print what the ranks have said, which a signal from now on ends.
+    signalfd_siginfo info;
+    while (::read(signals_.fd(), &info, sizeof(info)) == sizeof(info)) continue;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+      if (::signal(signal, SIG_DFL) == SIG_IGN) ::signal(signal, SIG_IGN);  // nohup
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
 
   int run() {
     for (int restart = 1;; ++restart) {
       const int code = run_once();
       if (restart > options_.restarts || asked_to_end_ || !is_accident(code)) return code;
-      *control_.info << fmt::format("note    the job ended with exit code {} and is started again ({} of {})\n", code,
-                                    restart, options_.restarts)
-                     << std::flush;
+      say(fmt::format("note    the job ended with exit code {} and is started again ({} of {})\n", code, restart,
+                      options_.restarts));
       ranks_.clear();
       told_.clear();
       code_.reset(), ask_at_.reset(), kill_at_.reset();
@@ -103,7 +110,7 @@ class Job {
     }
     for (RankProcess& rank : ranks_)
       for (const int stream : {0, 1})
-        if (rank.fd(stream) >= 0) rank.read(stream, sink(stream));
+        if (rank.fd(stream) >= 0) output_->print(stream, rank.read(stream));
     tell_errors();
     return code_.value_or(0);
   }
@@ -114,12 +121,11 @@ class Job {
       while (const auto error = rank.take_error()) {
         if (error->last && !told_.insert(error->text).second) continue;
         std::istringstream lines(error->text);
-        for (std::string line; std::getline(lines, line);) sink(1) << rank.prefix() << line << "\n";
-        sink(1).flush();
+        for (std::string line; std::getline(lines, line);) say(rank.prefix() + line + "\n");
       }
   }
 
-  std::ostream& sink(int stream) { return stream == 0 ? *control_.out : *control_.info; }
+  void say(std::string text) { output_->print(1, std::move(text)); }
 
   void start() {
     parallel::Secret secret;
@@ -164,9 +170,8 @@ class Job {
     if (suspended == alive) return;
     for (size_t local = 0; local < ranks_.size(); ++local) {
       if (ranks_[local].suspended_looks < kStoppedLooks) continue;
-      *control_.info << fmt::format("error: rank {} was stopped by a signal, and the others wait for it\n",
-                                    options_.node_rank * options_.ranks + static_cast<int>(local))
-                     << std::flush;
+      say(fmt::format("error: rank {} was stopped by a signal, and the others wait for it\n",
+                      options_.node_rank * options_.ranks + static_cast<int>(local)));
       code_ = 1;
       ask_at_ = Clock::now() + kNotice;
     }
@@ -174,13 +179,15 @@ class Job {
 
   void wait() {
     std::vector<pollfd> entries{{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
+    const bool full = output_->is_full();
     for (const RankProcess& rank : ranks_)
-      for (const int stream : {0, 1}) entries.push_back({.fd = rank.fd(stream), .events = POLLIN, .revents = 0});
+      for (const int stream : {0, 1})
+        entries.push_back({.fd = full ? -1 : rank.fd(stream), .events = POLLIN, .revents = 0});
     const Deadline next = Clock::now() + (ending() ? std::chrono::milliseconds(50) : kLook);
     ::poll(entries.data(), entries.size(), parallel::tcp::milliseconds_until(next));
     for (size_t i = 1; i < entries.size(); ++i)
       if (entries[i].revents != 0)
-        ranks_[(i - 1) / 2].read(static_cast<int>((i - 1) % 2), sink(static_cast<int>((i - 1) % 2)));
+        output_->print(static_cast<int>((i - 1) % 2), ranks_[(i - 1) / 2].read(static_cast<int>((i - 1) % 2)));
   }
 
   void take_signals() {
@@ -193,8 +200,7 @@ class Job {
         continue;
       }
       if (asked_to_end_ && ends(signal) && signal != SIGHUP)
-        *control_.info << "error: a second signal: the ranks end at once, and what they have not saved is lost\n"
-                       << std::flush;
+        say("error: a second signal: the ranks end at once, and what they have not saved is lost\n");
       asked_to_end_ = asked_to_end_ || ends(signal);
       for (const RankProcess& rank : ranks_) rank.signal(signal == SIGHUP ? SIGTERM : signal);
       if (ends(signal) && !kill_at_) kill_at_ = Clock::now() + options_.grace;
@@ -211,9 +217,8 @@ class Job {
   // Who was killed cannot say so itself.
   void tell_killed(const RankProcess& rank, int signal) {
     const auto number = options_.node_rank * options_.ranks + (&rank - &ranks_.front());
-    *control_.info << fmt::format("error: rank {} was killed by signal {} ({})\n", number, signal, strsignal(signal));
-    if (signal == SIGKILL) *control_.info << "  try:    dmesg, which tells whether the system had no memory left\n";
-    control_.info->flush();
+    say(fmt::format("error: rank {} was killed by signal {} ({})\n", number, signal, strsignal(signal)));
+    if (signal == SIGKILL) say("  try:    dmesg, which tells whether the system had no memory left\n");
   }
 
   // Of those that ended together the one that was killed failed first, or one with an error of its own: the others
@@ -251,7 +256,7 @@ class Job {
   }
 
   const LaunchOptions& options_;
-  const recipes::Control& control_;
+  std::optional<JobOutput> output_;
   sigset_t before_{};
   Socket signals_;
   std::deque<RankProcess> ranks_;

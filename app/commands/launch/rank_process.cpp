@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <ostream>
 
 #include "core/error.h"
 
@@ -102,7 +101,8 @@ RankProcess::~RankProcess() {
   if (!exit_code_) ::waitpid(pid_, &status, 0);
 }
 
-void RankProcess::read(int stream, std::ostream& to) {
+std::string RankProcess::read(int stream) {
+  std::string lines;
   std::array<char, 64 << 10> buffer;
   std::string& rest = rest_[stream];
   for (;;) {
@@ -116,16 +116,18 @@ void RankProcess::read(int stream, std::ostream& to) {
     rest.append(buffer.data(), static_cast<size_t>(got));
   }
   if (fd(stream) < 0 && !rest.empty() && !rest.ends_with('\n')) rest += '\n';
-  for (size_t end; (end = rest.find('\n')) != std::string::npos; rest.erase(0, end + 1)) {
-    const std::string_view line = std::string_view(rest).substr(0, end + 1);
+  size_t begin = 0;
+  for (size_t end; (end = rest.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string_view line = std::string_view(rest).substr(begin, end + 1 - begin);
     const bool begins = stream == 1 && error_.empty() && line.starts_with("error: ");
     if (begins) error_since_ = std::chrono::steady_clock::now();
     if (begins || (stream == 1 && !error_.empty()))
       error_ += line;
     else
-      to << prefix_ << line;
+      lines.append(prefix_).append(line);
   }
-  to.flush();
+  rest.erase(0, begin);
+  return lines;
 }
 
 std::optional<RankProcess::ErrorText> RankProcess::take_error() {

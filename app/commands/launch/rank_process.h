@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,9 +28,9 @@ class RankProcess {
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  // Lines of standard output (0) and error (1) that have come since; the rest of a line when the stream has ended. From
-  // "error: " on the lines of standard error are kept back for take_error().
-  void read(int stream, std::ostream& to);
+  // Lines of standard output (0) and error (1) that have come since, with the prefix; the rest of a line when the
+  // stream has ended. From "error: " on the lines of standard error are kept back for take_error().
+  std::string read(int stream);
   // What was kept back, once standard error has ended (`last`: it is what the process ended with), or a second later.
   struct ErrorText {
     std::string text;  // whole lines
