@@ -55,14 +55,16 @@ std::string prompt_of(const data::Row& row, const std::string& key) {
 
 // A number of tokens, or a list of them.
 int64_t length_of(const data::Dataset& data, const data::Row& row, const std::string& key) {
+  constexpr int64_t kMostTokens = int64_t{1} << 24;
   if (key.empty()) return 0;
   const auto found = row.json.find(key);
   if (found != row.json.end() && found->is_array()) return std::ssize(*found);
-  if (found != row.json.end() && found->is_number_integer() && found->get<int64_t>() >= 0) return found->get<int64_t>();
+  if (found != row.json.end() && found->is_number_integer() && *found >= 0 && *found <= kMostTokens)
+    return found->get<int64_t>();
   throw DataError({.what = "the row does not say how long its response is",
                    .where = data.where(row) + ": " + key,
                    .got = found == row.json.end() ? "no such key" : found->dump(),
-                   .wanted = "a number of tokens, or a list of them"});
+                   .wanted = "a number of tokens, at most 16777216, or a list of them"});
 }
 
 rl::RewardSample sample_of(const RewardOptions& options, const data::Dataset& data, const data::Row& row) {

@@ -51,9 +51,11 @@ void check_copy(const lora::BaseCopy& copy, const BaseRows& base, const std::str
   const int64_t step = std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, shape[1]));
   for (int64_t row = 0; row < shape[0]; row += step) {
     const int64_t end = std::min(shape[0], row + step);
-    if (!agree(tensor.rows(row, end), base.read(copy.module, row, end)))
-      refuse(copy, where, "other values in rows " + std::to_string(row) + " to " + std::to_string(end - 1),
-             "the values of the base's " + copy.module);
+    const ConstTensor wanted = base.read(copy.module, row, end);
+    if (agree(tensor.rows(row, end), wanted)) continue;
+    int64_t first = row;
+    while (agree(tensor.rows(first, first + 1), wanted.rows(first - row, first - row + 1))) ++first;
+    refuse(copy, where, "other values in row " + std::to_string(first), "the values of the base's " + copy.module);
   }
 }
 

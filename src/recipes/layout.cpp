@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/gpu.h"
+#include "train/lane_range.h"
 
 namespace lockstep::recipes {
 
@@ -21,12 +22,7 @@ Layout layout_of(const TrainingOptions& training) {
   // One of each is one device for both.
   const int64_t engines = asked.engine_devices.value_or(0);
   if (!asked.colocate && engines > 0 && (engines > 1 || layout.devices() > 1)) layout.engine_devices = engines;
-  if (training.gradient_lanes % layout.ranks() != 0)
-    throw ConfigError({.what = "the gradient lanes cannot be dealt out evenly",
-                       .where = "TrainingOptions::gradient_lanes",
-                       .got = fmt::format("{} lanes for {} ranks", training.gradient_lanes, layout.ranks()),
-                       .wanted = "a number of ranks that divides the lanes: 1, 2, 4, 8 ...",
-                       .attempt = "TrainingOptions::gradient_lanes 16, 32 or 64 (it decides bits), or fewer ranks"});
+  train::require_even_lanes(training.gradient_lanes, layout.ranks());
   return layout;
 }
 

@@ -116,7 +116,7 @@ std::shared_ptr<const LoadedCheckpoint> checkpoint_to_load(const SaveOptions& op
     }
   }
   if (!first_problem.empty())
-    throw FormatError({.what = "no checkpoint is whole",
+    throw FormatError({.what = "none of the checkpoints can be gone on from",
                        .where = options.load,
                        .got = first_problem,
                        .attempt = "lockstep verify says what is wrong with each"});

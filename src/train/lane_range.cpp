@@ -7,6 +7,18 @@
 
 namespace lockstep::train {
 
+void require_even_lanes(int64_t lanes, int64_t ranks) {
+  if (lanes % ranks == 0) return;
+  const auto fewer = std::bit_floor(static_cast<uint64_t>(ranks));
+  const char* const more_lanes = lanes < kMaxGradientLanes ? ", or more lanes, which decide bits" : "";
+  throw ConfigError({.what = "the gradient lanes cannot be dealt out evenly",
+                     .where = "TrainerOptions::gradient_lanes",
+                     .got = std::to_string(lanes) + " lanes for " + std::to_string(ranks) + " ranks",
+                     .wanted = "a number of ranks that divides the lanes",
+                     .attempt = ranks < lanes ? std::to_string(fewer) + " or " + std::to_string(2 * fewer) + " ranks"
+                                              : std::to_string(lanes) + " ranks" + more_lanes});
+}
+
 LaneRange lanes_of(const parallel::Group& group, int lanes) {
   if (lanes < kGradientLanes || lanes > kMaxGradientLanes || !std::has_single_bit(static_cast<unsigned>(lanes)))
     throw ConfigError({.what = "impossible number of gradient lanes",
@@ -14,12 +26,7 @@ LaneRange lanes_of(const parallel::Group& group, int lanes) {
                        .got = std::to_string(lanes),
                        .wanted = "8, 16, 32 or 64"});
   const int ranks = group.size();
-  if (lanes % ranks != 0)
-    throw ConfigError({.what = "the gradient lanes cannot be dealt out evenly",
-                       .where = "TrainerOptions::gradient_lanes",
-                       .got = std::to_string(lanes) + " lanes for " + std::to_string(ranks) + " ranks",
-                       .wanted = "a number of ranks that divides the lanes: 1, 2, 4, 8 ...",
-                       .attempt = "another number of ranks; more than 8 need more lanes, which decide bits"});
+  require_even_lanes(lanes, ranks);
   const int each = lanes / ranks;
   return {.begin = group.rank() * each, .end = (group.rank() + 1) * each, .of = lanes};
 }

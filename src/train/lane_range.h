@@ -15,6 +15,9 @@ struct LaneRange {
   int size() const { return end - begin; }
 };
 
+// ConfigError unless the lanes can be dealt out to so many ranks, the same number to each.
+void require_even_lanes(int64_t lanes, int64_t ranks);
+
 // Rank p of P has the lanes p * lanes / P .. (p + 1) * lanes / P - 1. ConfigError unless `lanes` is 8, 16, 32 or 64
 // (their number decides bits) and P divides it (P does not).
 LaneRange lanes_of(const parallel::Group& group, int lanes = kGradientLanes);

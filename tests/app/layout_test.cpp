@@ -52,8 +52,8 @@ TEST(Layouts, TheProductIsTheNumberOfRanks) {
   EXPECT_EQ(layout("--actor-num-gpus-per-node 4 --without actor-num-gpus-per-node").ranks(), 1);
   EXPECT_EQ(layout("--actor-num-nodes 2 --actor-num-gpus-per-node 8 --gradient-lanes 16").ranks(), 16);
   expect_error<ConfigError>([] { layout("--actor-num-nodes 2 --actor-num-gpus-per-node 8"); },
-                            {"cannot be dealt out evenly", "8 lanes for 16 ranks"});
-  expect_error<ConfigError>([] { layout("--actor-num-gpus-per-node 3"); }, {"8 lanes for 3 ranks"});
+                            {"cannot be dealt out evenly", "8 lanes for 16 ranks", "8 ranks, or more lanes"});
+  expect_error<ConfigError>([] { layout("--actor-num-gpus-per-node 3"); }, {"8 lanes for 3 ranks", "2 or 4 ranks"});
   expect_error<ConfigError>([] { layout("--actor-num-gpus-per-node 8 --num-gpus-per-node 4"); },
                             {"a host has fewer devices", "at most 4"});
   rejects("--actor-num-nodes many", {"--actor-num-nodes", "many"});

@@ -76,6 +76,14 @@ TEST_F(RewardFile, LengthsMayBeSignedNumbersOfParquet) {
   EXPECT_EQ(lines().at(1).dump(), R"({"id":1,"label":"1","reward":1.0})");
 }
 
+TEST_F(RewardFile, LengthsThatNoResponseHasAreRefused) {
+  options_.length_key = "tokens";
+  for (const char* length : {"-1", "16777217", "9223372036854775807", "18446744073709551615", "1.5", "true"})
+    testing::expect_error<DataError>(
+        [&] { rewards(fmt::format("{{\"label\": 1, \"completion\": \"1\", \"tokens\": {}}}\n", length)); },
+        {"how long its response is", length});
+}
+
 TEST_F(RewardFile, WithoutAKnownRewardThereIsNoMean) {
   testing::expect_error<DataError>([&] { rewards("{\"label\": \"\", \"completion\": \"x\"}\n"); },
                                    {"no reward is known"});

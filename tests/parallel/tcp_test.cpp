@@ -176,6 +176,8 @@ TEST(Tcp, ASecretIsReadFromAFileThatNobodyElseMayRead) {
   EXPECT_TRUE(starts_with(thrown_by([&] { read_secret(file); }), "ConfigError 2: the job's secret is too short"));
   write("0123456789abcdef", 0640);
   EXPECT_TRUE(starts_with(thrown_by([&] { read_secret(file); }), "ConfigError 2: others may read"));
+  EXPECT_TRUE(starts_with(thrown_by([] { read_secret(::testing::TempDir()); }),
+                          "ConfigError 2: the job's secret is in a file"));
   EXPECT_TRUE(
       starts_with(thrown_by([&] { read_secret(file + ".not"); }), "ConfigError 2: the file of the job's secret"));
 }

@@ -70,7 +70,7 @@ TEST_F(ResumeChoice, WithoutAWholeCheckpointNothingBegins) {
   const SftOptions options = stopped_at("part", 1);
   flip(file("part", 1, "train_state.json"));
   testing::expect_error<FormatError>([&] { run_sft(options, control_); },
-                                     {"no checkpoint is whole", "train_state.json"});
+                                     {"none of the checkpoints can be gone on from", "train_state.json"});
 }
 
 TEST_F(ResumeChoice, ADamagedMarkerIsSaidAndTheNewestIsTaken) {
@@ -96,7 +96,7 @@ TEST_F(ResumeChoice, ALostMarkerIsSaidAndTheNewestIsTaken) {
   std::filesystem::remove(marker);
   options.optimizer.schedule.lr = 5e-3;
   testing::expect_error<FormatError>([&] { run_sft(options, control_); },
-                                     {"no checkpoint is whole", "latest_checkpointed_iteration.txt is missing"});
+                                     {"none of the checkpoints can be gone on from", "latest_checkpointed_iteration.txt is missing"});
 }
 
 // The directory holds checkpoints of an earlier run with another learning rate.
@@ -110,7 +110,7 @@ TEST_F(ResumeChoice, AnEarlierRunsCheckpointDoesNotStandInForADamagedOne) {
   flip(file("part", 3, "train_state.json"));
   options.save.load = options.save.save;
   info_.str("");
-  testing::expect_error<FormatError>([&] { run_sft(options, control_); }, {"no checkpoint is whole"});
+  testing::expect_error<FormatError>([&] { run_sft(options, control_); }, {"none of the checkpoints can be gone on from"});
   EXPECT_TRUE(said("iter_0000002 is passed over: it was made with other settings")) << info_.str();
 }
 

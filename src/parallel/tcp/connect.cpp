@@ -76,6 +76,7 @@ Secret read_secret(const std::string& file) {
   };
   if (::stat(file.c_str(), &status) != 0)
     refuse("the file of the job's secret cannot be read", std::strerror(errno), "");
+  if (S_ISDIR(status.st_mode)) refuse("the job's secret is in a file", "a directory", "a file");
   if (status.st_uid != ::geteuid())
     refuse("the file of the job's secret belongs to somebody else", "", "a file of this user");
   if ((status.st_mode & 077) != 0) refuse("others may read the file of the job's secret", "", "mode 0600 (chmod 600)");
