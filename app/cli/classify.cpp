@@ -271,7 +271,32 @@ class Classifier {
     }
   }
 
+  // Of what transformers and TRL call it, or else the nearest name.
   std::string hint(const std::string& name) const {
+    constexpr std::pair<std::string_view, std::string_view> kOfTransformers[] = {
+        {"--beta", "--dpo-beta"},
+        {"--dataset-name", "--prompt-data"},
+        {"--learning-rate", "--lr"},
+        {"--lora-r", "--lora-rank"},
+        {"--lr-scheduler-type", "--lr-decay-style"},
+        {"--max-completion-length", "--rollout-max-response-len"},
+        {"--max-grad-norm", "--clip-grad"},
+        {"--max-length", "--max-seq-length"},
+        {"--max-steps", "--train-iters"},
+        {"--model-name-or-path", "--hf-checkpoint"},
+        {"--num-generations", "--n-samples-per-prompt"},
+        {"--num-train-epochs", "--num-epoch"},
+        {"--output-dir", "--save"},
+        {"--per-device-train-batch-size", "--global-batch-size"},
+        {"--resume-from-checkpoint", "--load"},
+        {"--save-steps", "--save-interval"},
+        {"--warmup-ratio", "--lr-warmup-fraction"},
+        {"--warmup-steps", "--lr-warmup-iters"},
+    };
+    std::string dashed = name;
+    std::ranges::replace(dashed, '_', '-');
+    for (const auto& [theirs, ours] : kOfTransformers)
+      if (dashed == theirs && flags_.find(ours) != nullptr) return fmt::format(" (here it is called {})", ours);
     if (elsewhere_ != nullptr && elsewhere_->find(name) != nullptr) return " (a flag of `lockstep train`)";
     return fmt::format(" (did you mean {}?)", nearest_name(name, known_names(flags_, scripts_)));
   }

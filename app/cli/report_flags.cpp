@@ -101,7 +101,11 @@ std::optional<server::DashboardOptions> resolve_dashboard(const ReportForm& form
 server::DashboardOptions parse_dashboard(const Values& args) {
   DashboardForm form;
   const FlagSet flags = dashboard_flags(form);
-  Classified given = parse_flags(args, flags, {}, kMaxRuns);
+  Classified given = parse_flags(args, flags, {}, args.size());
+  if (given.positionals.size() > kMaxRuns)
+    throw ConfigError({.what = "too many runs for one page",
+                       .got = std::to_string(given.positionals.size()),
+                       .wanted = "at most " + std::to_string(kMaxRuns)});
   if (given.positionals.empty())
     throw ConfigError({.what = "dashboard needs the directory of a run", .attempt = "lockstep dashboard run"});
   form.options.runs = std::move(given.positionals);
@@ -114,7 +118,7 @@ std::string dashboard_help() {
   return dashboard_flags(form).help(
       "dashboard RUN [RUN ...]",
       "A page about runs, finished or going on, out of the files of their --save directories: curves, the samples of\n"
-      "each rollout with their rewards and log-probs, and settings side by side (docs/dashboard.md).",
+      "each rollout with their rewards and log-probs, and settings side by side (docs/dashboard.md). At most 64 runs.",
       "Example:\n  lockstep dashboard run other_run --port 7860");
 }
 

@@ -79,8 +79,7 @@ class FileGenerator {
                          .got = options.input_key,
                          .attempt = "another name for this field of " + data_.path()});
     if (options.output.empty()) return;
-    if (fs::same_place(options.output, data_.path()))
-      throw ConfigError({.what = "--output is the input", .where = options.output, .attempt = "another file"});
+    require_not_input(options.output, data_.path());
     output_.emplace(options.output, settings(), options.overwrite);
     if (const std::string reason = output_->unlocked(); !reason.empty())
       *control.info << fmt::format("note    {} cannot be locked ({}): see that no other run writes it\n",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/adapter_directory.h"
 #include "checkpoint/peft_directory.h"
 #include "core/error.h"
 #include "core/hash.h"
@@ -14,7 +15,7 @@ namespace lockstep::commands {
 
 ChosenAdapter choose_adapter(const std::string& path, const load::Base& base, const recipes::Control& control) {
   if (path.empty()) return {};
-  const checkpoint::PeftDirectory directory{fs::Path(path)};
+  const checkpoint::PeftDirectory directory(checkpoint::adapter_directory(path).value_or(path));
   const load::CheckedAdapter checked = load::check_adapter(directory, base);
   const checkpoint::AdapterWeights weights = directory.read_weights();
   ChosenAdapter chosen{.version =

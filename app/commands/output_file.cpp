@@ -17,6 +17,11 @@ constexpr const char* kWayOut = "another --output, or --overwrite to begin this 
 
 }  // namespace
 
+void require_not_input(const std::string& output, const fs::Path& input) {
+  if (!output.empty() && fs::same_place(output, input))
+    throw ConfigError({.what = "--output is the input", .where = output, .attempt = "another file"});
+}
+
 OutputFile::OutputFile(std::string path, const OrderedJson& settings, bool overwrite) : path_(std::move(path)) {
   const std::string beside = settings_path(path_);
   const fs::Path parent = fs::Path(path_).parent_path(), directory = parent.empty() ? "." : parent;

@@ -14,9 +14,13 @@
 #include <string_view>
 
 #include "core/file_lock.h"
+#include "core/fs.h"
 #include "core/json.h"
 
 namespace lockstep::commands {
+
+// ConfigError where results would be written over what they are made from; an empty `output` is none.
+void require_not_input(const std::string& output, const fs::Path& input);
 
 class OutputFile {
  public:

@@ -7,6 +7,7 @@
 
 #include "checkpoint/hf_directory.h"
 #include "commands/commands.h"
+#include "commands/output_file.h"
 #include "core/fs.h"
 #include "core/printable.h"
 #include "core/utf8.h"
@@ -169,6 +170,7 @@ class RowRenderer {
 void render_tokens(const RenderOptions& options, const recipes::Control& control) {
   RowRenderer renderer(options, control);
   data::Dataset data = data::Dataset::open(options.input);
+  require_not_input(options.output, data.path());
   while (const auto row = data.next()) {
     if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
     try {
@@ -191,6 +193,7 @@ void run_render(const RenderOptions& options, const recipes::Control& control) {
     renderer.add({{"prompt", *options.prompt}}, "prompt", "--prompt");
   } else {
     data::Dataset data = data::Dataset::open(options.input);
+    require_not_input(options.output, data.path());
     while (const auto next = data.next()) {
       const data::Row& row = *next;
       if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(row)});

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "commands/commands.h"
+#include "commands/output_file.h"
 #include "data/dataset.h"
 #include "recipes/bad_rows.h"
 #include "recipes/prompts.h"
@@ -23,8 +24,7 @@ void check_options(const RewardOptions& options, const data::Dataset& data) {
                        .where = options.label_key == kField ? "--label-key" : "--response-key",
                        .got = kField,
                        .attempt = "another name for this field of " + data.path()});
-  if (!options.output.empty() && fs::same_place(options.output, data.path()))
-    throw ConfigError({.what = "--output is the input", .where = options.output, .attempt = "another file"});
+  require_not_input(options.output, data.path());
 }
 
 // Rows that were graded, and what came out.

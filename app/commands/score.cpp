@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "commands/commands.h"
+#include "commands/output_file.h"
 #include "data/dataset.h"
 #include "model/train_pass.h"
 #include "recipes/adapter.h"
@@ -91,6 +92,7 @@ void run_score(const ScoreOptions& options, const recipes::Control& control) {
   std::optional<lora::AdapterVersion> adapter;
   if (!options.adapter_path.empty()) adapter = recipes::load_adapter(options.adapter_path, base, control);
   data::Dataset data = data::Dataset::open(options.input);
+  require_not_input(options.output, data.path());
   const std::vector<data::Row> given = data.rest();
   std::vector<ScoreRow> rows = read_rows(data, given, base);
 

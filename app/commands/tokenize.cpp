@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "commands/commands.h"
+#include "commands/output_file.h"
 #include "core/printable.h"
 #include "data/dataset.h"
 #include "recipes/base.h"
@@ -107,9 +108,11 @@ void run_tokenize(const TokenizeOptions& options, const recipes::Control& contro
   if (options.text) {
     tokenizing.add(*options.text);
   } else if (options.input_key.empty()) {
+    require_not_input(options.output, options.input);
     tokenizing.add(fs::read_file(options.input));
   } else {
     data::Dataset data = data::Dataset::open(options.input);
+    require_not_input(options.output, data.path());
     while (const auto row = data.next()) {
       if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
       tokenizing.add(data::string_field(data, *row, options.input_key));
@@ -127,6 +130,7 @@ void run_detokenize(const DetokenizeOptions& options, const recipes::Control& co
   }
   OutputLines lines(options.output, control);
   data::Dataset data = data::Dataset::open(options.input);
+  require_not_input(options.output, data.path());
   constexpr int64_t kMaxIds = int64_t{1} << 31;
   while (const auto row = data.next()) {
     if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});

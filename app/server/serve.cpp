@@ -10,6 +10,7 @@
 #include <ostream>
 #include <utility>
 
+#include "checkpoint/adapter_directory.h"
 #include "recipes/base.h"
 #include "recipes/chat.h"
 #include "server/access_log.h"
@@ -110,7 +111,8 @@ class Program {
   void run() {
     for (const std::string& note : options_.notes) *control_.info << "note    " << note << "\n";
     for (const LoraModule& module : options_.lora_modules) {
-      const versions::Policy adapter = serving_.adapters().load({.name = module.name, .path = module.path});
+      const versions::Policy adapter = serving_.adapters().load(
+          {.name = module.name, .path = checkpoint::adapter_directory(module.path).value_or(module.path).string()});
       *control_.info << fmt::format("adapter {} (rank {}, version {}) from {}\n", adapter.name, adapter.rank,
                                     adapter.newest(), adapter.source);
     }

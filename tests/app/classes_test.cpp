@@ -140,6 +140,12 @@ TEST(Unknown, TheNearestNameIsAlwaysGiven) {
   expect_error<ConfigError>([] { parse_inspect({"p", "--json"}); }, {"unknown: --json (did you mean --help?)"});
 }
 
+TEST(Unknown, NamesOfTransformersAreTold) {
+  rejects("--learning-rate 1", {"unknown: --learning-rate (here it is called --lr)"});
+  rejects("--num_generations 8", {"unknown: --num_generations (here it is called --n-samples-per-prompt)"});
+  rejects("--max-length 8", {"unknown: --max-length (did you mean --"});  // RL has no --max-seq-length
+}
+
 TEST(Unknown, TyposOfFlagsWithoutEffect) {
   const std::pair<const char*, const char*> cases[] = {
       {"--offload-trian", "--offload-train"},

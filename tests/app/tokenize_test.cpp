@@ -79,6 +79,15 @@ TEST(Tokenize, FilesOfTextAndOfRows) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
   EXPECT_EQ(output_of({"detokenize", "--input", (dir / "out").string()}),
             "{\"text\":\"12\"}\n{\"text\":\"3\u00e9\"}\n");
+  const std::string chat = dir.write("chat.jinja", "{{ messages }}").string();
+  for (const Values& args : {Values{"tokenize", "--input", rows, "--input-key", "q", "--output", rows},
+                             Values{"tokenize", "--input", rows, "--output", rows},
+                             Values{"detokenize", "--input", rows, "--input-key", "q", "--output", rows},
+                             Values{"render", "--chat-template", chat, "--input", rows, "--output", rows},
+                             Values{"render", "--tokens", "--input", rows, "--output", rows},
+                             Values{"score", "--input", rows, "--output", rows}})
+    expect_error<ConfigError>([&] { output_of(args); }, {"--output is the input"});
+  EXPECT_EQ(fs::read_file(rows), "{\"q\": \"12\"}\n{\"q\": \"3\\u00e9\"}\n");
   const std::string text = dir.write("text.txt", "1\n2\n").string();
   EXPECT_EQ(parse_json(output_of({"tokenize", "--input", text}), "output")["ids"].size(), 4u);
   expect_error<DataError>([&] { output_of({"tokenize", "--input", rows, "--input-key", "x"}); }, {"line 1", "q"});

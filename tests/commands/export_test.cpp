@@ -256,6 +256,20 @@ TEST_F(Export, PeftDirectoriesOfMilesAndVimeBecomeSafetensors) {
             matrices(kTorch + "/adapter.safetensors").begin()->second.values);
 }
 
+TEST_F(Export, OnlyAGgufFileIsReplaced) {
+  const auto written = [&] { return exported({.base = {.hf_checkpoint = kArith}}, "x.gguf"); };
+  std::ofstream(dir_ / "x.gguf");  // an empty one, as mktemp makes it
+  const std::string file = written();
+  EXPECT_EQ(written(), file);
+  for (const char* text : {"notes", "GGU", "{\"a\": 1}"}) {
+    fs::write_file_atomic(file, text);
+    expect_error<ConfigError>([&] { written(); }, {"holds something else", "x.gguf"});
+    EXPECT_EQ(fs::read_file(file), text);
+  }
+  expect_error<ConfigError>([&] { run_export({.base = {.hf_checkpoint = kArith}, .output = "/dev/null"}, control_); },
+                            {"not a regular file"});
+}
+
 TEST_F(Export, NothingIsLeftOfAnExportThatFails) {
   const std::string model = llama_with_tokenizer();
   const auto entries = dir_.entries();

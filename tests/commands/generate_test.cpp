@@ -140,6 +140,13 @@ TEST_F(Commands, GenerateScoreAndEvalUseTheAdapter) {
   run_generate(generate, control_);
   const Json adapted = lines()[0];
   EXPECT_NE(base["logprobs"], adapted["logprobs"]);
+  // A checkpoint stands for its adapter.
+  std::filesystem::create_directory(path("iter_0000001"));
+  std::filesystem::copy(adapter, path("iter_0000001/lora_adapter"));
+  generate.adapter_path = path("iter_0000001");
+  run_generate(generate, control_);
+  EXPECT_EQ(lines()[0]["logprobs"], adapted["logprobs"]);
+  generate.adapter_path = adapter;
 
   // score gives the engine's log-probs of the same tokens, from text as from ids.
   const auto score = [&](const Json& row, const std::string& adapter_path) {

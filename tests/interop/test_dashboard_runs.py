@@ -1,6 +1,7 @@
 """Pages of runs of every kind in a headless Chromium: supervised ones, preferences, stale samples, several runs in one chart."""
 
 import json
+import shutil
 import urllib.request
 
 import pytest
@@ -91,6 +92,22 @@ def test_a_supervised_run_and_preferences(lockstep, supervised, page, tmp_path):
         page.locator("#runs input").nth(1).uncheck()
         page.wait_for_timeout(200)
         assert all(pixels(figure(page, "Rewards of the pair"), colour) > 50 for colour in RUN_COLOURS), "two series of one run"
+
+
+def test_values_that_differ_in_their_last_bits_are_a_line(lockstep, supervised, page, tmp_path):
+    save = tmp_path / "flat"
+    shutil.copytree(supervised / "dpo", save)
+    lines = [json.loads(line) for line in (save / "metrics.jsonl").read_text().splitlines()]
+    for i, line in enumerate(lines):
+        if "loss" in line:
+            line["loss"] = 0.6931471805599453 - (i % 2) * 1.1e-16
+    (save / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with Dashboard(lockstep, save) as dashboard:
+        open_page(page, dashboard.address)
+        loss = figure(page, "Loss")
+        assert readings(loss) == ["0.6931"]
+        assert pixels(loss, RUN_COLOURS[0]) > 20
+        leave(page)
 
 
 def test_differences_memory_and_each_reward(lockstep, runs, stale, page, tmp_path):

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <optional>
 #include <ostream>
 
@@ -235,6 +236,21 @@ DType export_peft(const ExportOptions& options, const recipes::Control& control)
   return tensors.empty() ? DType::f32 : tensors.front().tensor.dtype;
 }
 
+// A GGUF file is written anew; any other is somebody's, perhaps this export's own input.
+void require_replaceable(const std::string& output) {
+  if (!fs::exists(output)) return;
+  if (!fs::is_file(output))
+    throw ConfigError({.what = "--output is not a regular file", .where = output, .wanted = "a file"});
+  char magic[4] = {};
+  const bool is_gguf = std::ifstream(output, std::ios::binary).read(magic, sizeof magic) &&
+                       std::string_view(magic, sizeof magic) == "GGUF";
+  if (!is_gguf && stdfs::file_size(output) > 0)
+    throw ConfigError({.what = "the output file holds something else, which is not overwritten",
+                       .where = output,
+                       .got = "no GGUF file",
+                       .attempt = "another file, or remove this one"});
+}
+
 uintmax_t bytes_at(const fs::Path& path) {
   if (!fs::is_directory(path)) return stdfs::file_size(path);
   uintmax_t bytes = 0;
@@ -251,8 +267,7 @@ void run_export(const ExportOptions& options, const recipes::Control& control) {
                                 static_cast<double>(bytes_at(options.output)) * 1e-6, watch.ms() / 1000);
   };
   if (options.format == ExportFormat::peft) return done(dtype_name(export_peft(options, control)));
-  if (fs::is_directory(options.output))
-    throw ConfigError({.what = "--output is a directory", .where = options.output, .wanted = "a file"});
+  require_replaceable(options.output);
   const Destination destination(options.output, control);
   done(checkpoint::gguf_type_name(export_gguf(options, destination, control)));
 }

@@ -22,9 +22,8 @@ function ticks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
-  const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
-  return found;
+  const first = Math.ceil(low / step), last = Math.floor(high / step + 1e-9);
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step);
 }
 
 // What tells series of one chart apart: their words without those that all end with.
@@ -115,7 +114,8 @@ class Chart {
     }
     if (!(left <= right) || !(low <= high)) return;
     if (left === right) (left -= 1), (right += 1);
-    const pad = high === low ? Math.abs(high) * 0.1 || 1 : (high - low) * 0.06;
+    const size = Math.max(Math.abs(low), Math.abs(high)), flat = high - low <= size * 1e-9; // equal but for roundings
+    const pad = flat ? size * 0.1 || 1 : (high - low) * 0.06;
     if (!(low >= 0 && low - pad < 0)) low -= pad;
     else low = Math.max(0, low - pad);
     high += pad;
