@@ -119,24 +119,31 @@ struct DryRun {
     recipes::require_fit(memory);
   }
 
-  // Where the run would start and what it would keep, with the errors of a real run. Returns the dropout of the
-  // checkpoint, where that is the adapter to start from.
-  std::optional<double> checkpoints() const {
+  // Where a run would start.
+  struct Start {
+    std::shared_ptr<const checkpoint::LoadedCheckpoint> checkpoint;  // null: there is none, or another system's
+    std::optional<double> dropout;  // of the checkpoint, where that is the adapter to start from
+  };
+
+  // With the errors of a real run, also of what it would keep.
+  Start start() const {
     if (!save.save.empty()) check_writable(save.save);
-    if (save.load.empty()) return std::nullopt;
+    if (save.load.empty()) return {};
     if (const auto foreign = recipes::foreign_checkpoint(save)) {
       out << fmt::format("load        {}, the adapter of another system; everything else starts anew\n",
                          foreign->string());
-      return checkpoint::PeftDirectory(*foreign).config().dropout;
+      return {.checkpoint = nullptr, .dropout = checkpoint::PeftDirectory(*foreign).config().dropout};
     }
     const auto loaded = recipes::checkpoint_to_load(save, nullptr, out);
     out << fmt::format(
         "load        {}{}\n", save.load,
         loaded ? fmt::format(", iteration {}", loaded->state().iteration) : ": no checkpoint yet, a fresh start");
-    if (!loaded) return std::nullopt;
-    if (save.finetune) return loaded->policy(lora::kActor).directory.config().dropout;
-    if (adapter.adapter_path.empty()) return std::nullopt;
-    return JsonObject(loaded->state().counters, save.load).object("settings").number("--lora-dropout", 0);
+    Start start{.checkpoint = loaded, .dropout = std::nullopt};
+    if (loaded && save.finetune)
+      start.dropout = loaded->policy(lora::kActor).directory.config().dropout;
+    else if (loaded && !adapter.adapter_path.empty())
+      start.dropout = JsonObject(loaded->state().counters, save.load).object("settings").number("--lora-dropout", 0);
+    return start;
   }
 
   // `steps` is unknown where the data is not on this machine.
@@ -157,12 +164,18 @@ struct DryRun {
   }
 
   // Those of flags: adapter and data have lines of their own. `steps`: of the optimizer, where they are known.
-  // `dropout`: the checkpoint's.
-  void settings(const OrderedJson& method, std::optional<int64_t> steps, std::optional<double> dropout) const {
+  // ConfigError where the checkpoint was made with others.
+  void settings(const OrderedJson& method, std::optional<int64_t> steps, const Start& start) const {
     OrderedJson all = recipes::common_settings(adapter, optimizer, training);
-    if (!adapter.asked_dropout) all["--lora-dropout"] = dropout ? *dropout : layout()->config.dropout;
+    if (!adapter.asked_dropout) all["--lora-dropout"] = start.dropout ? *start.dropout : layout()->config.dropout;
     all.update(method);
     if (steps) all.update(recipes::schedule_settings(recipes::schedule_of(optimizer, *steps)));
+    if (start.checkpoint) {
+      OrderedJson known;  // not what a run reads out of data that is not on this machine
+      for (const auto& [name, value] : all.items())
+        if (name.starts_with("--")) known[name] = value;
+      recipes::check_resumable(*start.checkpoint, save, adapter, known, base);
+    }
     out << "settings that decide results, as a checkpoint keeps them\n";
     for (const auto& [name, value] : all.items())
       if (name.starts_with("--") && !value.is_null())
@@ -212,7 +225,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
                        options.save,
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
-  const std::optional<double> loaded_dropout = dry_run.checkpoints();
+  const DryRun::Start start = dry_run.start();
   dry_run.model_and_memory();
   // The number of rows, where they are on this machine.
   const auto describe_rows = [&](const std::string& label, const std::string& path) {
@@ -239,7 +252,7 @@ void dry_run_sft(const recipes::SftOptions& options, const std::vector<std::stri
   const auto steps =
       rows || options.num_steps ? std::optional(recipes::sft_steps(options, rows.value_or(1))) : std::nullopt;
   dry_run.schedule(steps);
-  dry_run.settings(recipes::sft_settings(options), steps, loaded_dropout);
+  dry_run.settings(recipes::sft_settings(options), steps, start);
   dry_run.notes(notes);
 }
 
@@ -253,7 +266,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
                        options.save,
                        recipes::planned_device(recipes::layout_of(options.training), options.base.device),
                        *control.out};
-  const std::optional<double> loaded_dropout = dry_run.checkpoints();
+  const DryRun::Start start = dry_run.start();
   const int64_t samples = options.rollout_batch_size * options.n_samples;
   dry_run.model_and_memory(
       recipes::beside_trainer(options, base),
@@ -307,7 +320,7 @@ void dry_run_rl(const recipes::RlOptions& options, const std::vector<std::string
       rollouts ? std::optional(steps * (*rollouts - recipes::rollouts_without_actor(options, *rollouts)))
                : std::nullopt;
   dry_run.schedule(actor_steps);
-  dry_run.settings(recipes::rl_settings(options, prompts), actor_steps, loaded_dropout);
+  dry_run.settings(recipes::rl_settings(options, prompts), actor_steps, start);
   dry_run.notes(notes);
 }
 

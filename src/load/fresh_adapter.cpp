@@ -119,6 +119,7 @@ lora::AdapterVersion fresh_adapter(const lora::LoraConfig& config, const Base& b
   adapter.layout = lora::resolve_layout(config, model::linear_modules(base.config));
   const lora::AdapterLayout& layout = *adapter.layout;
   lora::check_ranks(layout, base.stream->device());
+  lora::require_possible_init(layout);
   Buffer flat = lora::initial_weights(layout, seed);
   const BaseValues values(base);
   if (layout.config.init.changes_base()) decompose_base(layout, values, seed, flat, decomposed);

@@ -1,5 +1,7 @@
 #include "lora/init.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -44,12 +46,7 @@ void draw_embedding(const AdapterLayout& layout, size_t index, uint64_t seed, Bu
     case InitMethod::random:
       normal_values(seed, number_of(index, Drawn::a), b_of(pair, flat), 1);
       return normal_values(seed, number_of(index, Drawn::b), a_of(pair, flat), 1);
-    default:
-      refuse(layout, pair,
-             {.what = "the embedding's factors have no such initialization",
-              .got = lora_init_name(init),
-              .wanted = "true, false or gaussian",
-              .attempt = "targets without it, or modules_to_save"});
+    default: return;
   }
 }
 
@@ -71,9 +68,6 @@ void draw_half(const std::vector<float>& q, int64_t rank, int64_t first, int64_t
 
 void draw_orthogonal(const AdapterLayout& layout, size_t index, uint64_t seed, Buffer& flat) {
   const Pair& pair = layout.pairs[index];
-  if (pair.rank % 2 != 0)
-    refuse(layout, pair,
-           {.what = "the orthogonal initialization needs an even rank", .got = std::to_string(pair.rank)});
   std::vector<float> q(static_cast<size_t>(pair.rank * pair.rank));
   normal_values(seed, number_of(index, Drawn::rotation), q, 1);
   orthogonalize(q, pair.rank);
@@ -100,6 +94,26 @@ void draw_linear(const AdapterLayout& layout, size_t index, uint64_t seed, Buffe
 
 }  // namespace
 
+void require_possible_init(const AdapterLayout& layout) {
+  const LoraInit& init = layout.config.init;
+  for (const Pair& pair : layout.pairs) {
+    if (pair.of_embedding() && (init.method == InitMethod::orthogonal || init.changes_base()))
+      refuse(layout, pair,
+             {.what = "the embedding's factors have no such initialization",
+              .got = lora_init_name(init),
+              .wanted = "true, false or gaussian",
+              .attempt = "targets without it, or modules_to_save"});
+    if (init.method == InitMethod::orthogonal && pair.rank % 2 != 0)
+      refuse(layout, pair,
+             {.what = "the orthogonal initialization needs an even rank", .got = std::to_string(pair.rank)});
+    if (init.changes_base() && pair.rank > std::min(pair.out, pair.in))
+      refuse(layout, pair,
+             {.what = "an initialization from the base's weight cannot have a rank above its sides",
+              .got = fmt::format("rank {}, weight [{}, {}]", pair.rank, pair.out, pair.in),
+              .attempt = "a smaller rank, or the initialization true"});
+  }
+}
+
 Buffer initial_weights(const AdapterLayout& layout, uint64_t seed) {
   Buffer flat(static_cast<size_t>(layout.num_floats) * sizeof(float));
   for (size_t p = 0; p < layout.pairs.size(); ++p)
@@ -124,11 +138,6 @@ LoraConfig resumed_config(LoraConfig saved, const LoraInit& init, double alpha) 
 
 void begin_with_base(const AdapterLayout& layout, const Pair& pair, ConstTensor weight, uint64_t seed, Buffer& flat) {
   const LoraInit& init = layout.config.init;
-  if (pair.rank > std::min(weight[0], weight[1]))
-    refuse(layout, pair,
-           {.what = "an initialization from the base's weight cannot have a rank above its sides",
-            .got = "rank " + std::to_string(pair.rank) + ", weight " + shape_text(weight),
-            .attempt = "a smaller rank, or the initialization true"});
   MatrixFactors factors;
   if (init.method == InitMethod::olora) {
     factors = leading_qr(weight, pair.rank);

@@ -174,7 +174,11 @@ lora::AdapterVersion starting_adapter(const AdapterOptions& options, const Base&
 
 std::shared_ptr<const lora::AdapterLayout> starting_layout(const AdapterOptions& options, const Base& base) {
   const std::vector<lora::Module> modules = model::linear_modules(base.config);
-  if (options.adapter_path.empty()) return lora::resolve_layout(options.config, modules);
+  if (options.adapter_path.empty()) {
+    auto fresh = lora::resolve_layout(options.config, modules);
+    lora::require_possible_init(*fresh);
+    return fresh;
+  }
   refuse_init(options);
   auto layout =
       lora::resolve_layout(checkpoint::PeftDirectory(found_directory(options.adapter_path)).config(), modules);

@@ -213,6 +213,19 @@ Resumed start_from_foreign(const fs::Path& directory, const SaveOptions& options
 
 }  // namespace
 
+void check_resumable(const LoadedCheckpoint& checkpoint, const SaveOptions& options, const AdapterOptions& wanted,
+                     const OrderedJson& settings, const Base& base) {
+  const checkpoint::PeftDirectory& directory = checkpoint.policy(lora::kActor).directory;
+  if (wanted.adapter_path.empty()) {
+    const auto layout = lora::resolve_layout(training_config(directory), model::linear_modules(base.config));
+    require_same_adapter(wanted, true, *layout, base, directory.path());
+  }
+  if (options.finetune) return;
+  const std::string where = (directory.path().parent_path() / checkpoint::kTrainStateFile).string();
+  const Json stored = JsonObject(checkpoint.state().counters, where).value("settings");
+  require_same_settings(differences(stored, settings, Compare::only_wanted), allowed_overrides(options), where);
+}
+
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
                               const Base& base, const Control& control) {
   if (options.load.empty()) return std::nullopt;

@@ -52,6 +52,11 @@ struct Resumed {
 std::optional<Resumed> resume(const SaveOptions& options, const AdapterOptions& wanted, const OrderedJson& settings,
                               const Base& base, const Control& control);
 
+// What resume() would refuse of a checkpoint before it reads its weights: an adapter that contradicts what was asked for,
+// or one of `settings`, of which not all have to be given (ConfigError).
+void check_resumable(const checkpoint::LoadedCheckpoint& checkpoint, const SaveOptions& options,
+                     const AdapterOptions& wanted, const OrderedJson& settings, const Base& base);
+
 // "cpu", or the GPU's name: where the same run has the same bits.
 std::string device_name(const Base& base);
 

@@ -92,18 +92,13 @@ TEST(Init, OrthogonalFactorsCancelEachOther) {
 }
 
 TEST(Init, RefusesWhatAModuleCannotHave) {
-  expect_error<ConfigError>([] { initial_weights(*layout_of("orthogonal", 3), 1); }, {"even rank", "3"});
+  expect_error<ConfigError>([] { require_possible_init(*layout_of("orthogonal", 3)); }, {"even rank", "3"});
   for (const char* init : {"orthogonal", "pissa", "olora"})
-    expect_error<ConfigError>([&] { initial_weights(*layout_of(init, 4, {"embed_tokens"}), 1); },
+    expect_error<ConfigError>([&] { require_possible_init(*layout_of(init, 4, {"embed_tokens"})); },
                               {"embed_tokens", init, "modules_to_save"});
-  const auto layout = layout_of("pissa", 30, {"q_proj"});  // of [32, 24]
-  Buffer flat(static_cast<size_t>(layout->num_floats) * sizeof(float));
-  const std::vector<float> w(32 * 24, 1.0f);
-  expect_error<ConfigError>(
-      [&] {
-        begin_with_base(*layout, layout->pairs[0], ConstTensor(w.data(), DType::f32, {32, 24}), 1, flat);
-      },
-      {"rank 30", "[32, 24]", "q_proj"});
+  expect_error<ConfigError>([] { require_possible_init(*layout_of("pissa", 30, {"q_proj"})); },
+                            {"rank 30", "[32, 24]", "q_proj"});
+  for (const char* init : {"true", "orthogonal", "pissa"}) EXPECT_NO_THROW(require_possible_init(*layout_of(init, 8)));
 }
 
 // U diag(values) V^T with orthonormal columns, from a wave that any two columns of are orthogonal.

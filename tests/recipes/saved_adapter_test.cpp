@@ -279,5 +279,41 @@ TEST_F(SavedAdapter, OneOfMiCAIsNotTrained) {
   EXPECT_NO_THROW(load_adapter(adapter_of("save"), load_base(options.base, stream, control_), control_));
 }
 
+// What a dry run passes is not refused by the run.
+TEST_F(SavedAdapter, ADryRunRefusesWhatTheRunRefuses) {
+  run_sft(one_epoch("save"), control_);
+  const auto refused = [&](const char* part, const std::function<void(SftOptions&)>& change) {
+    SftOptions options = one_epoch("next");
+    change(options);
+    for (const auto& run : {std::function([&] { commands::dry_run_sft(options, {}, control_); }),
+                            std::function([&] { run_sft(options, control_); })})
+      expect_error<ConfigError>(run, {part});
+  };
+  const auto resumed = [&](const char* part, const std::function<void(SftOptions&)>& change) {
+    refused(part, [&](SftOptions& options) {
+      options.save.load = (dir_ / "save").string();
+      change(options);
+    });
+  };
+  resumed("--lr 0.5", [](SftOptions& o) { o.optimizer.schedule.lr = 0.5; });
+  resumed("--lora-dropout 0.5", [](SftOptions& o) { o.adapter.config.dropout = 0.5, o.adapter.asked_dropout = true; });
+  resumed("--global-batch-size", [](SftOptions& o) { o.training.global_batch_size += 1; });
+  resumed("LoraConfig::rank", [](SftOptions& o) { o.adapter.config.rank *= 2; });
+  const auto begins = [](SftOptions& options, lora::InitMethod method, int64_t rank) {
+    options.adapter.config.init.method = method;
+    options.adapter.config.rank = rank;
+    options.adapter.asked_init = true;
+  };
+  refused("even rank", [&](SftOptions& o) { begins(o, lora::InitMethod::orthogonal, 3); });
+  refused("rank above its sides", [&](SftOptions& o) { begins(o, lora::InitMethod::pissa, 100); });
+  refused("the embedding's factors", [&](SftOptions& o) {
+    begins(o, lora::InitMethod::olora, 2);
+    o.adapter.config.target_modules = {"embed_tokens"};
+  });
+  SftOptions options = one_epoch("save");
+  options.save.load = options.save.save;
+  EXPECT_NO_THROW(commands::dry_run_sft(options, {}, control_));
+}
+
 }  // namespace
 }  // namespace lockstep::recipes
