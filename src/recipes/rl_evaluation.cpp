@@ -39,16 +39,11 @@ void RlEvaluation::evaluate(int64_t rollouts, rollout::Sampler& sampler, const l
   best_.evaluated = rollouts;
   const bool better = deciding && best_.add(rollouts, 1 - *deciding, 0);
   run_.set_evaluations(best_.json());
-  if (!better || !options_.save_best) return;
-  run_.save();
-  mark_best();
+  if (better && options_.save_best) run_.save_best();
 }
 
 void RlEvaluation::mark_best() {
-  if (!options_.save_best || best_.iteration <= 0 || !run_.keeps()) return;
-  if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
-  checkpoint::mark_best(options_.save.save, best_.iteration);
-  run_.still_reads("best", best_.iteration);
+  if (options_.save_best && best_.iteration > 0) run_.mark_best(best_.iteration);
 }
 
 void RlEvaluation::describe_best() const {

@@ -98,7 +98,7 @@ class SftRun {
  private:
   void iterations() {
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} steps were done before\n", total_);
-    if (options_.save_best && best_.iteration > 0) mark_best();
+    if (options_.save_best && best_.iteration > 0) run_.mark_best(best_.iteration);
     evaluate_if_due();
     const Pace pace(run_.iteration(), total_);
     while (run_.iteration() < total_ && !out_of_patience()) {
@@ -227,25 +227,14 @@ class SftRun {
   void compare_with_best(double loss) {
     const bool better = best_.add(run_.iteration(), loss, options_.threshold);
     run_.set_evaluations(best_.json());
-    if (!better || !options_.save_best) return;
-    run_.save();
-    mark_best();
+    if (better && options_.save_best) run_.save_best();
   }
 
   // A run resumed from elsewhere need not have written the best checkpoint itself.
   fs::Path best_directory() const {
     const std::string name = checkpoint::iteration_directory_name(best_.iteration);
-    return (holds_best() ? fs::Path(options_.save.save) : fs::Path(options_.save.load)) / name;
-  }
-
-  bool holds_best() const {
-    return fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration));
-  }
-
-  void mark_best() {
-    if (!run_.keeps() || !holds_best()) return;
-    checkpoint::mark_best(options_.save.save, best_.iteration);
-    run_.still_reads("best", best_.iteration);
+    const fs::Path own = fs::Path(options_.save.save) / name;
+    return fs::is_directory(own) ? own : fs::Path(options_.save.load) / name;
   }
 
   bool out_of_patience() const { return options_.patience && best_.stale >= *options_.patience; }

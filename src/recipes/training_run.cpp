@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
-#include <set>
 
 #include "core/device_facts.h"
 #include "core/hash.h"
@@ -132,6 +131,26 @@ void TrainingRun::still_reads(const std::string& name, std::optional<int64_t> it
     read_.erase(name);
 }
 
+std::set<int64_t> TrainingRun::still_read() const {
+  std::set<int64_t> read;
+  for (const auto& [name, iteration] : read_) read.insert(iteration);
+  return read;
+}
+
+void TrainingRun::mark_best(int64_t iteration) {
+  if (!keeps() || !fs::is_directory(fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration))) return;
+  checkpoint::mark_best(save_.save, iteration);
+  still_reads("best", iteration);
+}
+
+void TrainingRun::save_best() {
+  if (!keeps()) return;
+  save();
+  mark_best(iteration_);
+  // Only now: had the run ended before, the marker would name a checkpoint that is gone.
+  writer_->remove_superfluous(still_read());
+}
+
 double TrainingRun::learning_rate() const {
   return schedule_.at(trainer_->steps());
 }
@@ -231,10 +250,8 @@ TrainingSnapshot TrainingRun::snapshot() {
 void TrainingRun::begin_save() {
   if (saving_ == iteration_ || saved_iteration_ == iteration_) return;
   finish_save();
-  std::set<int64_t> read;
-  for (const auto& [name, iteration] : read_) read.insert(iteration);
   save_failed_ = true;
-  writer_->begin(snapshot(), read);
+  writer_->begin(snapshot(), still_read());
   save_failed_ = false;
   saving_ = iteration_;
 }

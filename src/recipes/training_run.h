@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +82,11 @@ class TrainingRun {
   // The last completed iteration, unless --save holds it or there is no --save; returns when it does. It is saved again
   // where its parts say more since: samples of the iteration that is open, which may have been slow or dear to grade.
   void save();
+  // The same for an iteration that is the best so far: the marker names it, and what retention leaves no more is
+  // removed.
+  void save_best();
+  // The marker of the best checkpoint names this iteration, if --save holds it, and retention leaves it alone.
+  void mark_best(int64_t iteration);
   bool keeps() const { return !save_.save.empty() && control_.rank == 0; }
   int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
   // Runs the iterations of the run. Whatever ends them early, be it a row, the device, the disk or an interrupt, goes
@@ -129,6 +135,7 @@ class TrainingRun {
   void begin_save();
   void finish_save();
   bool save_requested() const;
+  std::set<int64_t> still_read() const;  // by anybody
   TrainingSnapshot snapshot();
   void add_parts(TrainingSnapshot& snapshot);  // and the policies beside the actor
   std::string parts_digest() const;            // of what the parts say now

@@ -383,6 +383,21 @@ TEST_F(Sft, TheBestCheckpointIsKeptAndPatienceEnds) {
       << info_.str();
 }
 
+TEST_F(Sft, AFormerBestCheckpointDoesNotStay) {
+  SftOptions options = arith("best", conversations(10));
+  options.num_steps = 4;
+  options.save.save_interval = 0;
+  options.save.total_limit = 1;
+  options.eval_sets = {{"rows", options.prompt_data}};
+  options.eval_interval = 1;
+  options.save_best = true;
+  run_sft(options, control_);
+  const auto lines = metrics("best");
+  EXPECT_LT(lines.back()["loss"], lines.front()["loss"]);
+  EXPECT_EQ(checkpoint::best_iteration(options.save.save), 4);
+  EXPECT_EQ(checkpoint::saved_iterations(options.save.save), std::vector<int64_t>{4});
+}
+
 TEST_F(Sft, InterruptedAnywhereResumesWithItsEvaluations) {
   const auto options = [&](const std::string& save) {
     SftOptions o = dpo(save);
