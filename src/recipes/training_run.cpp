@@ -13,6 +13,7 @@
 #include "parallel/agree.h"
 #include "parallel/connect.h"
 #include "parallel/gather.h"
+#include "recipes/run_checks.h"
 #include "recipes/run_settings.h"
 #include "recipes/steps.h"
 #include "train/train_step.h"
@@ -86,7 +87,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
 void TrainingRun::restore() {
   iteration_ = resumed_->iteration;
   data_position_ = resumed_->data_position;
-  skipped_steps_ = skipped_at_iteration_ = resumed_->skipped_steps;
+  skipped_steps_ = skipped_at_iteration_ = skipped_at_start_ = resumed_->skipped_steps;
   evaluations_ = resumed_->evaluations;
   if (fs::same_place(save_.load, save_.save) && !save_.finetune) saved_iteration_ = iteration_;
   if (resumed_->moments)
@@ -204,6 +205,7 @@ void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const 
                             const train::Loss& loss, train::Trainer* trainer) {
   ++skipped_steps_;
   Fault fault = error.fault();
+  fault.where = fmt::format("iteration {}, {}", iteration_ + 1, fault.where);
   *control_.info << fmt::format("skip    {}: {} ({}); abandoned, {} of at most {}\n", fault.where, fault.what,
                                 fault.got, skipped_steps_, training_.max_skipped_steps)
                  << std::flush;
@@ -221,6 +223,7 @@ void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const 
 
 void TrainingRun::completed(int64_t rows) {
   finish_save();
+  took_step_ = took_step_ || has_changed();
   ++iteration_;
   data_position_ += rows;
   steps_at_iteration_ = trainer_->steps();
@@ -357,11 +360,18 @@ void TrainingRun::stop_interrupted() {
 }
 
 void TrainingRun::finish() {
-  if (!keeps() || iteration_ == 0) return;
-  save();
-  const fs::Path where =
-      fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
-  *control_.info << fmt::format("adapter {}\n", where.string());
+  if (keeps() && iteration_ > 0) {
+    save();
+    const fs::Path where =
+        fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
+    *control_.info << fmt::format("adapter {}\n", where.string());
+  }
+  if (took_step_ || skipped_steps_ == skipped_at_start_) return;
+  throw CheckError({.what = "the run has trained nothing: its steps were abandoned",
+                    .where = fmt::format("iteration {}", iteration_),
+                    .got = fmt::format("{} abandoned, 0 taken", skipped_steps_ - skipped_at_start_),
+                    .wanted = "at least one step with finite outputs and a finite gradient",
+                    .attempt = "a look at the skip lines above: at the model, the reference and the rows"});
 }
 
 }  // namespace lockstep::recipes

@@ -93,7 +93,8 @@ class TrainingRun {
   // on to the caller, after the last completed iteration is saved; if that fails too, or the step that failed has begun
   // to change the adapter, a line says so.
   void iterate(const std::function<void()>& iterations);
-  // After the last iteration: saves it unless --save holds it already, and says where the adapter lies.
+  // After the last iteration: saves it unless --save holds it already, and says where the adapter lies. CheckError,
+  // when that is done, if steps of this process were abandoned and not one was taken.
   void finish();
 
   // Kept in checkpoints from now on, and what the checkpoint that this run resumed kept (null: nothing).
@@ -169,6 +170,8 @@ class TrainingRun {
   int64_t saved_iteration_ = 0;
   std::string saved_parts_;                                    // parts_digest() of its checkpoint
   int64_t steps_at_iteration_ = 0, skipped_at_iteration_ = 0;  // when the last iteration was completed
+  int64_t skipped_at_start_ = 0;                               // of the runs before the one that this one goes on from
+  bool took_step_ = false;                                     // in this process, in an iteration that is completed
   bool save_failed_ = false, interrupt_saved_ = false;
 };
 
