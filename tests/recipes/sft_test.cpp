@@ -165,6 +165,13 @@ TEST_F(Sft, PreferencesShareAPrompt) {
   EXPECT_EQ(shown(R"({"chosen": "a b c", "rejected": "a b d"})", {}, true),
             (Shown{"a b[ c<|endoftext|>]", "a b[ d<|endoftext|>]"}));
   EXPECT_THROW(shown(R"({"chosen": "a", "rejected": [{"role": "user", "content": "b"}]})", {}, true), DataError);
+  // The mask of assistant's turns, which reads weights, is not one of preferences.
+  const char* weighted = R"({"role": "assistant", "content": "3", "weight": 0})";
+  expect_error<DataError>(
+      [&] {
+        shown(fmt::format(R"({{"prompt": [{0}], "chosen": [{1}], "rejected": [{1}]}})", question, weighted), {}, true);
+      },
+      {"rows.jsonl line 1", "weights of messages", "of a preference loss", "rows without weights"});
 }
 
 TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
