@@ -179,7 +179,13 @@ TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
     SCOPED_TRACE(row);
     testing::expect_error<DataError>([&] { shown("{\"text\": \"ok\"}\n" + row); }, parts);
   };
-  fails(R"({"question": "a"})", {"rows.jsonl line 2", "lacks a key", "prompt", "question"});
+  for (const char* row : {R"({"question": "a"})", R"({"conversations": []})", R"({"instruction": "a", "output": "b"})"})
+    fails(row, {"rows.jsonl line 2", "none of the shapes", R"({"messages"}, {"prompt", "completion"}, {"text"})",
+                "RowOptions::messages_key"});
+  fails(R"({"question": "a"})", {"keys question"});
+  fails(R"({"text": null})", {"rows.jsonl line 2, text", "a field is null"});
+  fails(R"({"messages": null})", {"rows.jsonl line 2, messages", "a field is null"});
+  fails(R"({"prompt": "a"})", {"rows.jsonl line 2", "lacks a key", "wanted: completion"});
   fails(R"({"messages": "a"})", {"rows.jsonl line 2", "messages", "a list of messages"});
   fails(R"({"messages": [{"role": "user", "content": "a"}]})", {"line 2", "no token of the row is a target"});
   fails(R"({"prompt": "a", "completion": 3})", {"line 2", "completion", "a string"});
