@@ -78,7 +78,11 @@ class SftRun {
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(), 1,
              {}, &group_),
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
-             {.kind = pairs() ? "dpo" : "sft", .iterations = total_, .arguments = options.save.arguments},
+             {.kind = pairs()             ? "dpo"
+                      : preference_.kto() ? "kto"
+                                          : "sft",
+              .iterations = total_,
+              .arguments = options.save.arguments},
              control.rank == 0 ? options.save.reports : ReportOptions()),
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 

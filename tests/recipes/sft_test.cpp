@@ -265,6 +265,7 @@ TEST_F(Sft, KtoLearnsWhatIsDesirable) {
               lines[10]["rewards/chosen"].get<double>() - lines[10]["rewards/rejected"].get<double>(), 1e-12);
   EXPECT_EQ(lines[11]["kl"], 0.0);  // no other row
   EXPECT_TRUE(lines[11]["rewards/margins"].is_null());
+  EXPECT_EQ(read_json((dir_ / "kto" / "run.json").string())["kind"], "kto");
 }
 
 TEST_F(Sft, KtoGoesOnWhereItWasInterrupted) {
