@@ -103,6 +103,10 @@ class SftRun {
   void iterations() {
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} steps were done before\n", total_);
     if (options_.save_best && best_.iteration > 0) run_.mark_best(best_.iteration);
+    if (!held_out_.empty()) {
+      const size_t set = held_out_.deciding();
+      other_set_ = best_.measure_on(held_out_.names()[set].name, held_out_.digest(set), *control_.info);
+    }
     evaluate_if_due();
     const Pace pace(run_.iteration(), total_);
     while (run_.iteration() < total_ && !out_of_patience()) {
@@ -200,8 +204,9 @@ class SftRun {
         log_.progress(fmt::format("{} evaluating {}: {}/{} rows", progress_bar(done, rows), name, done, rows));
       };
       const train::Evaluation sums = run_.interruptible([&] { return held_out_.evaluate(set, run_, on_progress); });
-      if (set == held_out_.deciding()) deciding = sums.mean_loss(options_.training.per_token_loss);
-      if (at != resumed_at_ || !log_.has_evaluation(name)) report(name, sums);
+      const bool decides = set == held_out_.deciding();
+      if (decides) deciding = sums.mean_loss(options_.training.per_token_loss);
+      if (at != resumed_at_ || !log_.has_evaluation(name) || (decides && other_set_)) report(name, sums);
     }
     compare_with_best(deciding);
   }
@@ -257,7 +262,8 @@ class SftRun {
   const int64_t resumed_at_ = run_.iteration();
   RunLog log_;
   BestSoFar best_;
-  double speed_ = 0;  // of the last step
+  bool other_set_ = false;  // than the one of the run that this one goes on from decides
+  double speed_ = 0;        // of the last step
 };
 
 }  // namespace

@@ -412,6 +412,49 @@ TEST_F(Sft, AFormerBestCheckpointDoesNotStay) {
   EXPECT_EQ(checkpoint::saved_iterations(options.save.save), std::vector<int64_t>{4});
 }
 
+// What was best on other rows says nothing of these, whatever the set is called.
+TEST_F(Sft, AResumedRunWithAnotherHeldOutSetBeginsItsBestAnew) {
+  const std::string easy = dir_.write("easy.jsonl", "{\"text\": \"1\"}\n").string(),
+                    hard = dir_.write("hard.jsonl", "{\"text\": \"xqzj qxjz 9)\"}\n").string();
+  SftOptions options = arith("first", conversations(10));
+  options.optimizer.decay_steps = 8;
+  options.num_steps = 4;
+  options.eval_sets = {{"held_out", easy}};
+  options.eval_interval = 2;
+  options.save_best = true;
+  options.patience = 2;
+  run_sft(options, control_);
+  ASSERT_LT(metrics("first").back()["loss"].get<double>(), 1e6);
+  const std::string same_rows = dir_.write("copy.jsonl", "{\"text\": \"1\"}\n").string();
+  const auto resumed = [&](const std::string& name, const std::string& set, const std::string& path) {
+    SftOptions again = options;
+    again.num_steps = 8;
+    again.eval_sets = {{set, path}};
+    again.save.load = options.save.save;
+    again.save.save = (dir_.path() / name).string();
+    info_.str("");
+    run_sft(again, control_);
+    return info_.str();
+  };
+  EXPECT_NE(resumed("other", "held_out", hard).find("held-out set held_out has other rows than the one of that name"),
+            std::string::npos)
+      << info_.str();
+  double best = 1e9;
+  int64_t at = 0;
+  std::vector<int64_t> evaluated;
+  for (const Json& line : metrics("other"))
+    if (line.contains("eval")) {
+      evaluated.push_back(line["step"]);
+      if (line["loss"].get<double>() < best) best = line["loss"], at = line["step"];
+    }
+  ASSERT_GE(evaluated.size(), 3u) << info_.str();
+  EXPECT_EQ(evaluated[0], 4);  // where the run goes on may be the best on this set
+  EXPECT_EQ(checkpoint::best_iteration((dir_.path() / "other").string()), at);
+  EXPECT_EQ(resumed("renamed", "test", same_rows).find("begin anew"), std::string::npos) << info_.str();
+  EXPECT_NE(resumed("both", "test", hard).find("held-out set test has other rows than held_out"), std::string::npos)
+      << info_.str();
+}
+
 TEST_F(Sft, InterruptedAnywhereResumesWithItsEvaluations) {
   const auto options = [&](const std::string& save) {
     SftOptions o = dpo(save);
@@ -507,6 +550,26 @@ TEST(BestSoFar, CountsWhatIsNotBetter) {
   EXPECT_TRUE(best.add(8, 1.8, 0.1));
   EXPECT_EQ(best.iteration, 8);
   EXPECT_EQ(best.stale, 0);
+}
+
+TEST(BestSoFar, BeginsAnewOnOtherRows) {
+  std::ostringstream out;
+  BestSoFar best;
+  best.add(2, 2.0, 0);
+  OrderedJson kept = best.json();
+  kept.erase("set");
+  kept.erase("digest");
+  best = BestSoFar::from(kept, "of an older version");
+  EXPECT_FALSE(best.measure_on("a", "rows of a", out));
+  EXPECT_EQ(best.iteration, 2);
+  best = BestSoFar::from(best.json(), "test");
+  EXPECT_FALSE(best.measure_on("b", "rows of a", out));
+  EXPECT_EQ(out.str(), "");
+  EXPECT_TRUE(best.measure_on("c", "rows of c", out));
+  EXPECT_NE(out.str().find("held-out set c has other rows than b"), std::string::npos) << out.str();
+  EXPECT_FALSE(best.loss);
+  EXPECT_EQ(best.evaluated, -1);
+  EXPECT_TRUE(best.add(4, 3.0, 0));
 }
 
 }  // namespace
