@@ -102,7 +102,6 @@ constexpr FieldFlag kFields[] = {
     {"TrainerOptions::max_tokens", "--max-tokens-per-gpu"},
     {"TrainerOptions::temperature", "--rollout-temperature"},
     {"TrainerOptions::weight_decay", "--weight-decay"},
-    {"TrainingOptions::gradient_lanes", "--gradient-lanes"},
     {"TrainingOptions::max_skipped_steps", "--max-skipped-steps"},
     {"TrainingOptions::max_tokens", "--max-tokens-per-gpu"},
     {"TrainingOptions::recompute", "--recompute-granularity"},
