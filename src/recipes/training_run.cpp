@@ -366,7 +366,8 @@ void TrainingRun::finish() {
         fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
     *control_.info << fmt::format("adapter {}\n", where.string());
   }
-  if (took_step_ || skipped_steps_ == skipped_at_start_) return;
+  // Rank 0 alone says so, when it has saved: a rank that fails before would have it ended meanwhile.
+  if (took_step_ || skipped_steps_ == skipped_at_start_ || control_.rank != 0) return;
   throw CheckError({.what = "the run has trained nothing: its steps were abandoned",
                     .where = fmt::format("iteration {}", iteration_),
                     .got = fmt::format("{} abandoned, 0 taken", skipped_steps_ - skipped_at_start_),

@@ -94,7 +94,7 @@ class TrainingRun {
   // to change the adapter, a line says so.
   void iterate(const std::function<void()>& iterations);
   // After the last iteration: saves it unless --save holds it already, and says where the adapter lies. CheckError,
-  // when that is done, if steps of this process were abandoned and not one was taken.
+  // when that is done, if steps of this process were abandoned and not one was taken; on rank 0 alone, which saves.
   void finish();
 
   // Kept in checkpoints from now on, and what the checkpoint that this run resumed kept (null: nothing).
