@@ -34,7 +34,8 @@ std::vector<Flag> optimizer_flags(OptimizerOptions& optimizer) {
           {"--adam-beta1", "B", number(optimizer.beta1, 0, kBelowOne), "decay of the first moment"},
           {"--adam-beta2", "B", number(optimizer.beta2, 0, kBelowOne), "decay of the second moment"},
           {"--adam-eps", "X", number(optimizer.eps, kAboveZero, 1), "added to the denominator"},
-          {"--weight-decay", "X", number(optimizer.weight_decay, 0, 10), "decoupled weight decay of A and B"},
+          {"--weight-decay", "X", number(optimizer.weight_decay, 0, 10),
+           "decoupled weight decay of all that is trained but biases"},
           {"--clip-grad", "X", number(optimizer.clip_grad, 0, 1e6), "clip the gradient to this norm (0: off)"}};
 }
 

@@ -53,6 +53,14 @@ void CheckpointWriter::begin(TrainingSnapshot snapshot, const std::set<int64_t>&
   });
 }
 
+void CheckpointWriter::remove_superfluous(const std::set<int64_t>& read) {
+  wait();
+  for (const int64_t iteration : superfluous(options_, saved_, read)) {
+    checkpoint::remove_iteration(options_.save, iteration);
+    std::erase(saved_, iteration);
+  }
+}
+
 void CheckpointWriter::wait() {
   if (!done_.valid()) return;
   const int64_t iteration = *std::exchange(writing_, std::nullopt);

@@ -30,6 +30,8 @@ class CheckpointWriter {
   // Waits for the one before, then begins. What wait() throws. The first of a run that holds none yet removes the
   // marker of an earlier run's best.
   void begin(TrainingSnapshot snapshot, const std::set<int64_t>& read);
+  // Removes what retention does not keep of those that are on the disk, after wait().
+  void remove_superfluous(const std::set<int64_t>& read);
   // Returns when the last one that was begun is on the disk, with its marker. ResourceError: it could not be written;
   // the checkpoints before it are whole.
   void wait();

@@ -1,8 +1,25 @@
 #include "recipes/held_out.h"
 
+#include <fmt/format.h>
+
 #include <ostream>
 
 namespace lockstep::recipes {
+
+bool BestSoFar::measure_on(const std::string& name, const std::string& rows, std::ostream& out) {
+  // A checkpoint of a version that kept no digest is taken to be of this set.
+  const bool other = !digest.empty() && digest != rows;
+  if (other) {
+    out << fmt::format(
+        "note    held-out set {} has other rows than {}, which said what was best so far: the best checkpoint and the "
+        "patience begin anew\n",
+        name, set == name ? "the one of that name" : set);
+    *this = {};
+  }
+  set = name;
+  digest = rows;
+  return other;
+}
 
 bool BestSoFar::add(int64_t at, double value, double threshold) {
   evaluated = at;
@@ -21,7 +38,9 @@ OrderedJson BestSoFar::json() const {
   return {{"evaluated", evaluated},
           {"loss", loss ? OrderedJson(*loss) : OrderedJson(nullptr)},
           {"iteration", iteration},
-          {"stale", stale}};
+          {"stale", stale},
+          {"set", set},
+          {"digest", digest}};
 }
 
 BestSoFar BestSoFar::from(const OrderedJson& json, const std::string& where) {
@@ -33,6 +52,8 @@ BestSoFar BestSoFar::from(const OrderedJson& json, const std::string& where) {
   if (object.has("loss")) best.loss = object.number("loss");
   best.iteration = object.integer("iteration");
   best.stale = object.integer("stale");
+  best.set = object.string("set", "");
+  best.digest = object.string("digest", "");
   return best;
 }
 

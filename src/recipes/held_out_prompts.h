@@ -50,7 +50,8 @@ class HeldOutPrompts {
 
   size_t size() const { return sets_.size(); }
   const std::string& name(size_t set) const { return options_.eval_sets[set].name; }
-  size_t deciding() const;  // the set that says which checkpoint is best
+  size_t deciding() const;                                              // the set that says which checkpoint is best
+  std::string digest(size_t set) const { return sets_[set].digest(); }  // of its prompts and labels
   const PromptSet& prompts(size_t set) const { return sets_[set]; }
   void report_left_out(std::ostream& out) const;  // prompts that are too long, and bad rows
 

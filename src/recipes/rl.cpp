@@ -127,7 +127,7 @@ class RlRun {
  private:
   void iterations() {
     // Of a run that was interrupted between a checkpoint and its evaluation, this is the evaluation.
-    evaluation_.mark_best();
+    evaluation_.go_on();
     evaluate_if_due(run_.iteration());
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} rollouts were done before\n", total_);
     const Pace pace(run_.iteration(), total_);

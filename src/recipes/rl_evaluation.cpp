@@ -29,8 +29,9 @@ void RlEvaluation::evaluate(int64_t rollouts, rollout::Sampler& sampler, const l
     const EvalResult result =
         run_.interruptible([&] { return held_out_.evaluate(i, sampler, policy, judge, log_, control_); });
     if (releases_memory) sampler.release_memory();
-    if (i == held_out_.deciding()) deciding = result.accuracy;
-    if (rollouts == resumed_at_ && log_.has_evaluation(held_out_.name(i))) continue;
+    const bool decides = i == held_out_.deciding();
+    if (decides) deciding = result.accuracy;
+    if (rollouts == resumed_at_ && log_.has_evaluation(held_out_.name(i)) && !(decides && other_set_)) continue;
     log_.write(held_out_.line(i, rollouts, result));
     log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", held_out_.name(i), rollouts,
                          accuracy_text(result), result.response_len));
@@ -39,16 +40,14 @@ void RlEvaluation::evaluate(int64_t rollouts, rollout::Sampler& sampler, const l
   best_.evaluated = rollouts;
   const bool better = deciding && best_.add(rollouts, 1 - *deciding, 0);
   run_.set_evaluations(best_.json());
-  if (!better || !options_.save_best) return;
-  run_.save();
-  mark_best();
+  if (better && options_.save_best) run_.save_best();
 }
 
-void RlEvaluation::mark_best() {
-  if (!options_.save_best || best_.iteration <= 0 || !run_.keeps()) return;
-  if (!fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration))) return;
-  checkpoint::mark_best(options_.save.save, best_.iteration);
-  run_.still_reads("best", best_.iteration);
+void RlEvaluation::go_on() {
+  if (options_.save_best && best_.iteration > 0) run_.mark_best(best_.iteration);
+  if (options_.eval_interval == 0 || held_out_.size() == 0) return;
+  const size_t set = held_out_.deciding();
+  other_set_ = best_.measure_on(held_out_.name(set), held_out_.digest(set), *control_.info);
 }
 
 void RlEvaluation::describe_best() const {

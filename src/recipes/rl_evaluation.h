@@ -21,9 +21,9 @@ class RlEvaluation {
   // Cancelled when interrupted.
   void evaluate(int64_t rollouts, rollout::Sampler& sampler, const lora::PolicyId& policy, rl::Reward& judge,
                 bool releases_memory);
-  // Of a resumed run: its best checkpoint is marked again. A run resumed from elsewhere need not have it in its own
-  // directory.
-  void mark_best();
+  // Before the first evaluation. Of a resumed run: its best checkpoint is marked again (a run resumed from elsewhere
+  // need not have it in its own directory), and where another set decides now the best so far begins anew.
+  void go_on();
   void describe_best() const;
 
  private:
@@ -34,6 +34,7 @@ class RlEvaluation {
   const Control& control_;
   const int64_t total_, resumed_at_;
   BestSoFar best_;
+  bool other_set_ = false;  // than the one of the run that this one goes on from decides
 };
 
 }  // namespace lockstep::recipes

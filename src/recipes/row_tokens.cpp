@@ -22,13 +22,17 @@ bool is_conversation(const OrderedJson& value) {
          std::all_of(value.begin(), value.end(), [](const OrderedJson& m) { return m.is_object(); });
 }
 
+std::string keys_of(const OrderedJson& row) {
+  std::vector<std::string> keys;
+  for (const auto& [name, value] : row.items()) keys.push_back(name);
+  return fmt::format("{}", fmt::join(keys, ", "));
+}
+
 const OrderedJson& field(const OrderedJson& row, const std::string& key) {
   const auto found = row.find(key);
   if (found != row.end() && !found->is_null()) return *found;
   if (found != row.end()) throw DataError({.what = "a field is null", .where = key, .wanted = "a value"});
-  std::vector<std::string> keys;
-  for (const auto& [name, value] : row.items()) keys.push_back(name);
-  throw DataError({.what = "a row lacks a key", .got = fmt::format("{}", fmt::join(keys, ", ")), .wanted = key});
+  throw DataError({.what = "a row lacks a key", .got = keys_of(row), .wanted = key});
 }
 
 bool has(const OrderedJson& row, const std::string& key) {
@@ -57,6 +61,19 @@ const OrderedJson& list_of(const OrderedJson& row, const std::string& key) {
   const OrderedJson& value = field(row, key);
   if (!value.is_array()) wrong_type(key, value, "a list");
   return value;
+}
+
+// Of a row that has none of the keys which name a shape, or null there.
+[[noreturn]] void refuse_shape(const OrderedJson& row, const std::string& messages_key) {
+  for (const std::string& key :
+       {std::string("tokens"), messages_key, std::string("text"), std::string("prompt"), std::string("completion")})
+    if (row.contains(key)) field(row, key);  // throws: it is null
+  throw DataError(
+      {.what = "a row has none of the shapes of training data",
+       .got = "keys " + keys_of(row),
+       .wanted = fmt::format(R"({{"{}"}}, {{"prompt", "completion"}}, {{"text"}}, or {{"tokens", "loss_mask"}})",
+                             messages_key),
+       .attempt = "RowOptions::messages_key KEY, where lists of messages lie under another key"});
 }
 
 // The tokens of both sides of a preference and of the prompt that they share.
@@ -235,6 +252,8 @@ RowTokens RowTokenizer::sequence(const OrderedJson& row) {
     result = from_messages(row, messages);
   } else if (!completes && has(row, "text")) {
     result = from_text("", string_of(row, "text"));
+  } else if (!has(row, "prompt") && !has(row, "completion")) {
+    refuse_shape(row, options_.messages_key);
   } else {
     const OrderedJson &prompt = field(row, "prompt"), &completion = field(row, "completion");
     if (is_conversation(prompt) && is_conversation(completion))

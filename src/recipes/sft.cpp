@@ -78,7 +78,11 @@ class SftRun {
         run_(options.adapter, options.optimizer, options.training, options.save, base_, stream_, control, settings(), 1,
              {}, &group_),
         log_(control.rank == 0 ? options.save.save : "", run_.saved_iteration(), control,
-             {.kind = pairs() ? "dpo" : "sft", .iterations = total_, .arguments = options.save.arguments},
+             {.kind = pairs()             ? "dpo"
+                      : preference_.kto() ? "kto"
+                                          : "sft",
+              .iterations = total_,
+              .arguments = options.save.arguments},
              control.rank == 0 ? options.save.reports : ReportOptions()),
         best_(BestSoFar::from(run_.evaluations(), "train_state.json: evaluations")) {}
 
@@ -98,7 +102,11 @@ class SftRun {
  private:
   void iterations() {
     if (run_.iteration() >= total_) *control_.info << fmt::format("note    all {} steps were done before\n", total_);
-    if (options_.save_best && best_.iteration > 0) mark_best();
+    if (options_.save_best && best_.iteration > 0) run_.mark_best(best_.iteration);
+    if (!held_out_.empty()) {
+      const size_t set = held_out_.deciding();
+      other_set_ = best_.measure_on(held_out_.names()[set].name, held_out_.digest(set), *control_.info);
+    }
     evaluate_if_due();
     const Pace pace(run_.iteration(), total_);
     while (run_.iteration() < total_ && !out_of_patience()) {
@@ -196,8 +204,9 @@ class SftRun {
         log_.progress(fmt::format("{} evaluating {}: {}/{} rows", progress_bar(done, rows), name, done, rows));
       };
       const train::Evaluation sums = run_.interruptible([&] { return held_out_.evaluate(set, run_, on_progress); });
-      if (set == held_out_.deciding()) deciding = sums.mean_loss(options_.training.per_token_loss);
-      if (at != resumed_at_ || !log_.has_evaluation(name)) report(name, sums);
+      const bool decides = set == held_out_.deciding();
+      if (decides) deciding = sums.mean_loss(options_.training.per_token_loss);
+      if (at != resumed_at_ || !log_.has_evaluation(name) || (decides && other_set_)) report(name, sums);
     }
     compare_with_best(deciding);
   }
@@ -227,25 +236,14 @@ class SftRun {
   void compare_with_best(double loss) {
     const bool better = best_.add(run_.iteration(), loss, options_.threshold);
     run_.set_evaluations(best_.json());
-    if (!better || !options_.save_best) return;
-    run_.save();
-    mark_best();
+    if (better && options_.save_best) run_.save_best();
   }
 
   // A run resumed from elsewhere need not have written the best checkpoint itself.
   fs::Path best_directory() const {
     const std::string name = checkpoint::iteration_directory_name(best_.iteration);
-    return (holds_best() ? fs::Path(options_.save.save) : fs::Path(options_.save.load)) / name;
-  }
-
-  bool holds_best() const {
-    return fs::is_directory(fs::Path(options_.save.save) / checkpoint::iteration_directory_name(best_.iteration));
-  }
-
-  void mark_best() {
-    if (!run_.keeps() || !holds_best()) return;
-    checkpoint::mark_best(options_.save.save, best_.iteration);
-    run_.still_reads("best", best_.iteration);
+    const fs::Path own = fs::Path(options_.save.save) / name;
+    return fs::is_directory(own) ? own : fs::Path(options_.save.load) / name;
   }
 
   bool out_of_patience() const { return options_.patience && best_.stale >= *options_.patience; }
@@ -264,7 +262,8 @@ class SftRun {
   const int64_t resumed_at_ = run_.iteration();
   RunLog log_;
   BestSoFar best_;
-  double speed_ = 0;  // of the last step
+  bool other_set_ = false;  // than the one of the run that this one goes on from decides
+  double speed_ = 0;        // of the last step
 };
 
 }  // namespace

@@ -100,6 +100,7 @@ void TrainingRows::keep(int64_t number, std::vector<train::Datum> datums) {
 
 std::vector<train::Datum> TrainingRows::datums_of(const data::Row& row, Counts& counts) {
   try {
+    const bool desirable = kind_ == RowKind::judged && label_of(row.json);  // first: it says what such a row has
     std::vector<RowTokens> sides;
     if (kind_ == RowKind::pairs)
       for (RowTokens& side : tokenizer_.preference(row.json)) sides.push_back(std::move(side));
@@ -119,7 +120,7 @@ std::vector<train::Datum> TrainingRows::datums_of(const data::Row& row, Counts& 
       if (!whole) break;
       require_in_vocabulary(side.tokens, base_.config.vocab_size, "");
       datums.push_back(train::make_datum(side.tokens, side.weights));
-      if (kind_ == RowKind::judged) counts.desirable += datums.back().desirable = label_of(row.json);
+      if (kind_ == RowKind::judged) counts.desirable += datums.back().desirable = desirable;
       counts.tokens += static_cast<int64_t>(side.tokens.size());
       counts.targets += std::count_if(side.weights.begin(), side.weights.end(), [](float w) { return w > 0; });
     }

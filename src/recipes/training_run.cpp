@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
-#include <set>
 
 #include "core/device_facts.h"
 #include "core/hash.h"
@@ -14,6 +13,7 @@
 #include "parallel/agree.h"
 #include "parallel/connect.h"
 #include "parallel/gather.h"
+#include "recipes/run_checks.h"
 #include "recipes/run_settings.h"
 #include "recipes/steps.h"
 #include "train/train_step.h"
@@ -87,7 +87,7 @@ TrainingRun::TrainingRun(const AdapterOptions& adapter, const OptimizerOptions& 
 void TrainingRun::restore() {
   iteration_ = resumed_->iteration;
   data_position_ = resumed_->data_position;
-  skipped_steps_ = skipped_at_iteration_ = resumed_->skipped_steps;
+  skipped_steps_ = skipped_at_iteration_ = skipped_at_start_ = resumed_->skipped_steps;
   evaluations_ = resumed_->evaluations;
   if (fs::same_place(save_.load, save_.save) && !save_.finetune) saved_iteration_ = iteration_;
   if (resumed_->moments)
@@ -130,6 +130,26 @@ void TrainingRun::still_reads(const std::string& name, std::optional<int64_t> it
     read_[name] = *iteration;
   else
     read_.erase(name);
+}
+
+std::set<int64_t> TrainingRun::still_read() const {
+  std::set<int64_t> read;
+  for (const auto& [name, iteration] : read_) read.insert(iteration);
+  return read;
+}
+
+void TrainingRun::mark_best(int64_t iteration) {
+  if (!keeps() || !fs::is_directory(fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration))) return;
+  checkpoint::mark_best(save_.save, iteration);
+  still_reads("best", iteration);
+}
+
+void TrainingRun::save_best() {
+  if (!keeps()) return;
+  save();
+  mark_best(iteration_);
+  // Only now: had the run ended before, the marker would name a checkpoint that is gone.
+  writer_->remove_superfluous(still_read());
 }
 
 double TrainingRun::learning_rate() const {
@@ -185,6 +205,7 @@ void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const 
                             const train::Loss& loss, train::Trainer* trainer) {
   ++skipped_steps_;
   Fault fault = error.fault();
+  fault.where = fmt::format("iteration {}, {}", iteration_ + 1, fault.where);
   *control_.info << fmt::format("skip    {}: {} ({}); abandoned, {} of at most {}\n", fault.where, fault.what,
                                 fault.got, skipped_steps_, training_.max_skipped_steps)
                  << std::flush;
@@ -202,6 +223,7 @@ void TrainingRun::abandoned(const train::NotFiniteError& error, std::span<const 
 
 void TrainingRun::completed(int64_t rows) {
   finish_save();
+  took_step_ = took_step_ || has_changed();
   ++iteration_;
   data_position_ += rows;
   steps_at_iteration_ = trainer_->steps();
@@ -231,10 +253,8 @@ TrainingSnapshot TrainingRun::snapshot() {
 void TrainingRun::begin_save() {
   if (saving_ == iteration_ || saved_iteration_ == iteration_) return;
   finish_save();
-  std::set<int64_t> read;
-  for (const auto& [name, iteration] : read_) read.insert(iteration);
   save_failed_ = true;
-  writer_->begin(snapshot(), read);
+  writer_->begin(snapshot(), still_read());
   save_failed_ = false;
   saving_ = iteration_;
 }
@@ -340,11 +360,19 @@ void TrainingRun::stop_interrupted() {
 }
 
 void TrainingRun::finish() {
-  if (!keeps() || iteration_ == 0) return;
-  save();
-  const fs::Path where =
-      fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
-  *control_.info << fmt::format("adapter {}\n", where.string());
+  if (keeps() && iteration_ > 0) {
+    save();
+    const fs::Path where =
+        fs::Path(save_.save) / checkpoint::iteration_directory_name(iteration_) / checkpoint::kAdapterDirectory;
+    *control_.info << fmt::format("adapter {}\n", where.string());
+  }
+  // Rank 0 alone says so, when it has saved: a rank that fails before would have it ended meanwhile.
+  if (took_step_ || skipped_steps_ == skipped_at_start_ || control_.rank != 0) return;
+  throw CheckError({.what = "the run has trained nothing: its steps were abandoned",
+                    .where = fmt::format("iteration {}", iteration_),
+                    .got = fmt::format("{} abandoned, 0 taken", skipped_steps_ - skipped_at_start_),
+                    .wanted = "at least one step with finite outputs and a finite gradient",
+                    .attempt = "a look at the skip lines above: at the model, the reference and the rows"});
 }
 
 }  // namespace lockstep::recipes

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,13 +82,19 @@ class TrainingRun {
   // The last completed iteration, unless --save holds it or there is no --save; returns when it does. It is saved again
   // where its parts say more since: samples of the iteration that is open, which may have been slow or dear to grade.
   void save();
+  // The same for an iteration that is the best so far: the marker names it, and what retention leaves no more is
+  // removed.
+  void save_best();
+  // The marker of the best checkpoint names this iteration, if --save holds it, and retention leaves it alone.
+  void mark_best(int64_t iteration);
   bool keeps() const { return !save_.save.empty() && control_.rank == 0; }
   int64_t saved_iteration() const { return saved_iteration_; }  // the newest that --save holds; 0: none of this run
   // Runs the iterations of the run. Whatever ends them early, be it a row, the device, the disk or an interrupt, goes
   // on to the caller, after the last completed iteration is saved; if that fails too, or the step that failed has begun
   // to change the adapter, a line says so.
   void iterate(const std::function<void()>& iterations);
-  // After the last iteration: saves it unless --save holds it already, and says where the adapter lies.
+  // After the last iteration: saves it unless --save holds it already, and says where the adapter lies. CheckError,
+  // when that is done, if steps of this process were abandoned and not one was taken; on rank 0 alone, which saves.
   void finish();
 
   // Kept in checkpoints from now on, and what the checkpoint that this run resumed kept (null: nothing).
@@ -129,6 +136,7 @@ class TrainingRun {
   void begin_save();
   void finish_save();
   bool save_requested() const;
+  std::set<int64_t> still_read() const;  // by anybody
   TrainingSnapshot snapshot();
   void add_parts(TrainingSnapshot& snapshot);  // and the policies beside the actor
   std::string parts_digest() const;            // of what the parts say now
@@ -162,6 +170,8 @@ class TrainingRun {
   int64_t saved_iteration_ = 0;
   std::string saved_parts_;                                    // parts_digest() of its checkpoint
   int64_t steps_at_iteration_ = 0, skipped_at_iteration_ = 0;  // when the last iteration was completed
+  int64_t skipped_at_start_ = 0;                               // of the runs before the one that this one goes on from
+  bool took_step_ = false;                                     // in this process, in an iteration that is completed
   bool save_failed_ = false, interrupt_saved_ = false;
 };
 

@@ -193,7 +193,8 @@ MaskedTokens render_tokens(const ChatTemplate& chat_template, const Tokenizer& t
       throw DataError({.what = "weights of messages go with targets that are the assistant's turns",
                        .where = turn_name(i),
                        .got = std::to_string(weight),
-                       .attempt = "RowOptions::loss_mask assistant"});
+                       .attempt = "RowOptions::loss_mask assistant; of a preference loss, whose targets are whole "
+                                  "completions, rows without weights"});
   return tokens_of(tokenizer, chat_template.render(input).text, 1);
 }
 

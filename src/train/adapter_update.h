@@ -13,7 +13,7 @@ struct AdapterUpdate {
   const Buffer& weights;  // of this moment
   const Buffer &first_moment, &second_moment;
   ConstTensor gradient;     // [num_trained] f32
-  kernels::AdamWStep step;  // lr: of everything but B
+  kernels::AdamWStep step;  // lr: of everything but B; weight_decay: of everything but biases
   double lr_ratio = 1;      // B learns with lr * lr_ratio
 };
 // next = weights after an AdamW step, its working copy included; what is not trained is copied. Moments are updated in

@@ -19,11 +19,11 @@ struct SftLoss {};
 // Datums in pairs, chosen (c) before rejected (r). Over the rows of a datum: s = sum w (lp - ref), a = sum w (lp - ref)
 // / sum w, m = sum w lp / sum w. The loss of a pair, whose mean over pairs is that of the step, and a datum's reward:
 //   sigmoid  -log sigmoid(beta (s_c - s_r)), beta s. arXiv 2305.18290 eq. 7, TRL's DPOTrainer
-//   ipo      (a_c - a_r - 1 / (2 beta))^2, beta a. arXiv 2310.12036 eq. 17, TRL's DPOTrainer ("ipo")
+//   ipo      (a_c - a_r - 1 / (2 beta))^2, beta s. arXiv 2310.12036 eq. 17, TRL's DPOTrainer ("ipo")
 //   simpo    -log sigmoid(beta (m_c - m_r) - gamma), beta m. arXiv 2405.14734 eq. 6, TRL's CPOTrainer with cpo_alpha 0
 //   orpo     -m_c - beta log sigmoid(o_c - o_r), o = m - log(1 - exp(m)), beta m. arXiv 2403.07691 eq. 6, 7; TRL's
 //            ORPOTrainer but for its first part, which there is of prompt and completion
-// simpo and orpo read no reference.
+// simpo and orpo read no reference. Log-probs are reported as TRL does: of simpo and orpo m, else sum w lp.
 enum class PreferenceKind { sigmoid, ipo, simpo, orpo };
 struct DpoLoss {
   float beta = 0.1f;

@@ -38,8 +38,8 @@ struct Trainer::Impl {
        std::shared_ptr<const Buffer> w, const TrainerOptions& o, Stream& s, parallel::Group* g);
 
   lora::AdapterVersion version_of(std::shared_ptr<const Buffer> values);
-  // For messages; steps are counted from 1 there, as in the log.
-  std::string step_name() const { return "step " + std::to_string(steps + 1); }
+  // For messages; counted from 1 there. Those that are abandoned do not count.
+  std::string step_name() const { return "optimizer step " + std::to_string(steps + 1); }
   Tensor flat(const Buffer& buffer) const { return Tensor(buffer.data(), DType::f32, {layout->num_trained}); }
   model::TrainOptions pass_options(bool entropy) const {
     return {.inv_temperature = 1.0f / options.temperature, .recompute = options.recompute, .entropy = entropy};

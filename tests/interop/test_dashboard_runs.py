@@ -80,18 +80,18 @@ def test_a_supervised_run_and_preferences(lockstep, supervised, page, tmp_path):
         leave(page)
     with Dashboard(lockstep, supervised / "dpo", supervised / "sft") as dashboard:
         open_page(page, dashboard.address)
-        for title, name in (("Rewards of the pair", "rewards"), ("Log-probs of the pair", "logps")):
+        for title, name in (("Rewards: chosen, rejected", "rewards"), ("Log-probs: chosen, rejected", "logps")):
             pair = figure(page, title)
             assert readings(pair) == [f"{part} {shown(numbers(supervised / 'dpo', f'{name}/{part}')[-1])}" for part in ("chosen", "rejected")]
             assert pixels(pair, RUN_COLOURS[0]) > 50 and pixels(pair, RUN_COLOURS[1]) == 0, "the second run has no pairs"
-        for title in ("Margin of the pair", "Pairs in the right order", "Evaluation: margin of the pair on held",
-                      "Evaluation: pairs in the right order on held", "Evaluation: rewards of the pair on held"):
+        for title in ("Rewards: chosen minus rejected", "Pairs in the right order", "Evaluation: rewards on held: chosen minus rejected",
+                      "Evaluation: pairs in the right order on held", "Evaluation: rewards on held: chosen, rejected"):
             assert pixels(figure(page, title), RUN_COLOURS[0]) > 20, title
         assert all(pixels(figure(page, "Loss"), colour) > 50 for colour in RUN_COLOURS)
         picture(page, tmp_path, "dpo")
         page.locator("#runs input").nth(1).uncheck()
         page.wait_for_timeout(200)
-        assert all(pixels(figure(page, "Rewards of the pair"), colour) > 50 for colour in RUN_COLOURS), "two series of one run"
+        assert all(pixels(figure(page, "Rewards: chosen, rejected"), colour) > 50 for colour in RUN_COLOURS), "two series of one run"
 
 
 def test_values_that_differ_in_their_last_bits_are_a_line(lockstep, supervised, page, tmp_path):

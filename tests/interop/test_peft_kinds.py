@@ -65,8 +65,12 @@ def train_ours(lockstep, family, rows, folder, *arguments):
 def train_theirs(adapted, rows):
     """Losses and gradient norms of the same steps, in the model's type: the mean over rows of the mean of -logprob."""
     adapted.train()
-    parameters = [p for p in adapted.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+    named = [(name, p) for name, p in adapted.named_parameters() if p.requires_grad]
+    parameters = [p for _, p in named]
+    # transformers' Trainer.get_decay_parameter_names leaves out what has "bias" in its name.
+    groups = [{"params": [p for name, p in named if "bias" not in name]},
+              {"params": [p for name, p in named if "bias" in name], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
     losses, norms = [], []
     for step in range(STEPS):
         begin = step * BATCH % len(rows)

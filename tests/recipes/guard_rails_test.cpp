@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "load/adapter.h"
+#include "recipes/run_checks.h"
 #include "recipes/run_warnings.h"
 #include "recipes/training_fixture.h"
 #include "recipes/training_run.h"
@@ -113,6 +114,30 @@ TEST_F(GuardRails, ARunStopsAfterTooManyAndSavesWhatWasWhole) {
   EXPECT_EQ(count("abandoned, "), 1u) << info_.str();
 }
 
+// A run from weights with which no output is finite ends as a failed check, after it is saved.
+TEST_F(GuardRails, ARunThatTookNoStepFails) {
+  SftOptions first = sft("first");
+  first.optimizer.schedule = {.lr = 1e30};
+  first.num_steps = 2;
+  first.save.save_interval = 1;
+  EXPECT_NO_THROW(run_sft(first, control_));  // one step was taken, and one abandoned
+  SftOptions options = sft("run");
+  options.adapter.adapter_path = (dir_ / "first" / "iter_0000001" / "lora_adapter").string();
+  options.num_steps = 3;
+  options.optimizer.decay_steps = 4;
+  info_.str("");
+  EXPECT_THROW(run_sft(options, control_), CheckError) << info_.str();
+  EXPECT_EQ(checkpoint::latest_iteration(options.save.save), 3);
+  for (const char* line : {"skip    iteration 1, optimizer step 1", "skip    iteration 3, optimizer step 1"})
+    EXPECT_EQ(count(line), 1u) << info_.str();
+  // A resumed one is asked for steps of its own.
+  options.num_steps = 4;
+  options.save.load = options.save.save;
+  testing::expect_error<CheckError>([&] { run_sft(options, control_); },
+                                    {"trained nothing", "iteration 4", "1 abandoned, 0 taken"});
+  EXPECT_EQ(checkpoint::latest_iteration(options.save.save), 4);
+}
+
 TEST_F(GuardRails, ARolloutWhoseLaterStepsAreAbandonedIsPublishedOnce) {
   RlOptions options = rl("run");
   options.num_rollout = 1;
@@ -123,6 +148,7 @@ TEST_F(GuardRails, ARolloutWhoseLaterStepsAreAbandonedIsPublishedOnce) {
   const auto abandoned = static_cast<int64_t>(count("abandoned, "));
   EXPECT_GE(abandoned, 1) << info_.str();
   EXPECT_LE(abandoned, 3) << info_.str();
+  EXPECT_EQ(count("skip    iteration 1, optimizer step "), static_cast<size_t>(abandoned)) << info_.str();
   const Json counters = read_json((dir_ / "run" / "iter_0000001" / "train_state.json").string())["counters"];
   EXPECT_EQ(counters["version"], 1);
   EXPECT_EQ(counters["optimizer_steps"], 4 - abandoned);

@@ -97,6 +97,28 @@ TEST_F(HeldOutSets, TheNamedSetSaysWhichCheckpointIsBest) {
   EXPECT_NE(info_.str().find(fmt::format("best    rollout {}", best)), std::string::npos) << info_.str();
 }
 
+// What was best on other prompts says nothing of these.
+TEST_F(HeldOutSets, AResumedRunWithOtherPromptsBeginsItsBestAnew) {
+  RlOptions o = options("first");
+  o.eval_interval = 1;
+  o.save_best = true;
+  o.eval_sets = {set("sums", 1, 0)};
+  run_rl(o, control_);
+  o.num_rollout = 3;
+  o.save.load = o.save.save;
+  o.save.save = (dir_.path() / "second").string();
+  o.eval_sets[0].path = kArith + "/test.jsonl@[40:43]";
+  info_.str("");
+  run_rl(o, control_);
+  EXPECT_NE(info_.str().find("held-out set sums has other rows than the one of that name"), std::string::npos)
+      << info_.str();
+  const std::vector<Json> lines = evaluations("second");
+  ASSERT_EQ(lines.size(), 2u);  // where it goes on, and at the end
+  EXPECT_EQ(lines[0]["step"], 2);
+  const int64_t best = lines[1]["accuracy"].get<double>() > lines[0]["accuracy"].get<double>() ? 3 : 2;
+  EXPECT_EQ(checkpoint::best_iteration(o.save.save), best);
+}
+
 TEST_F(HeldOutSets, ARewardsPartOfItsOwn) {
   RlOptions o = options("parts");
   o.reward = {.choices = {{.kind = rl::RewardKind::command}}};

@@ -165,6 +165,13 @@ TEST_F(Sft, PreferencesShareAPrompt) {
   EXPECT_EQ(shown(R"({"chosen": "a b c", "rejected": "a b d"})", {}, true),
             (Shown{"a b[ c<|endoftext|>]", "a b[ d<|endoftext|>]"}));
   EXPECT_THROW(shown(R"({"chosen": "a", "rejected": [{"role": "user", "content": "b"}]})", {}, true), DataError);
+  // The mask of assistant's turns, which reads weights, is not one of preferences.
+  const char* weighted = R"({"role": "assistant", "content": "3", "weight": 0})";
+  expect_error<DataError>(
+      [&] {
+        shown(fmt::format(R"({{"prompt": [{0}], "chosen": [{1}], "rejected": [{1}]}})", question, weighted), {}, true);
+      },
+      {"rows.jsonl line 1", "weights of messages", "of a preference loss", "rows without weights"});
 }
 
 TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
@@ -172,7 +179,13 @@ TEST_F(Sft, WhatIsWrongWithARowNamesItsLine) {
     SCOPED_TRACE(row);
     testing::expect_error<DataError>([&] { shown("{\"text\": \"ok\"}\n" + row); }, parts);
   };
-  fails(R"({"question": "a"})", {"rows.jsonl line 2", "lacks a key", "prompt", "question"});
+  for (const char* row : {R"({"question": "a"})", R"({"conversations": []})", R"({"instruction": "a", "output": "b"})"})
+    fails(row, {"rows.jsonl line 2", "none of the shapes", R"({"messages"}, {"prompt", "completion"}, {"text"})",
+                "RowOptions::messages_key"});
+  fails(R"({"question": "a"})", {"keys question"});
+  fails(R"({"text": null})", {"rows.jsonl line 2, text", "a field is null"});
+  fails(R"({"messages": null})", {"rows.jsonl line 2, messages", "a field is null"});
+  fails(R"({"prompt": "a"})", {"rows.jsonl line 2", "lacks a key", "wanted: completion"});
   fails(R"({"messages": "a"})", {"rows.jsonl line 2", "messages", "a list of messages"});
   fails(R"({"messages": [{"role": "user", "content": "a"}]})", {"line 2", "no token of the row is a target"});
   fails(R"({"prompt": "a", "completion": 3})", {"line 2", "completion", "a string"});
@@ -252,6 +265,7 @@ TEST_F(Sft, KtoLearnsWhatIsDesirable) {
               lines[10]["rewards/chosen"].get<double>() - lines[10]["rewards/rejected"].get<double>(), 1e-12);
   EXPECT_EQ(lines[11]["kl"], 0.0);  // no other row
   EXPECT_TRUE(lines[11]["rewards/margins"].is_null());
+  EXPECT_EQ(read_json((dir_ / "kto" / "run.json").string())["kind"], "kto");
 }
 
 TEST_F(Sft, KtoGoesOnWhereItWasInterrupted) {
@@ -383,6 +397,64 @@ TEST_F(Sft, TheBestCheckpointIsKeptAndPatienceEnds) {
       << info_.str();
 }
 
+TEST_F(Sft, AFormerBestCheckpointDoesNotStay) {
+  SftOptions options = arith("best", conversations(10));
+  options.num_steps = 4;
+  options.save.save_interval = 0;
+  options.save.total_limit = 1;
+  options.eval_sets = {{"rows", options.prompt_data}};
+  options.eval_interval = 1;
+  options.save_best = true;
+  run_sft(options, control_);
+  const auto lines = metrics("best");
+  EXPECT_LT(lines.back()["loss"], lines.front()["loss"]);
+  EXPECT_EQ(checkpoint::best_iteration(options.save.save), 4);
+  EXPECT_EQ(checkpoint::saved_iterations(options.save.save), std::vector<int64_t>{4});
+}
+
+// What was best on other rows says nothing of these, whatever the set is called.
+TEST_F(Sft, AResumedRunWithAnotherHeldOutSetBeginsItsBestAnew) {
+  const std::string easy = dir_.write("easy.jsonl", "{\"text\": \"1\"}\n").string(),
+                    hard = dir_.write("hard.jsonl", "{\"text\": \"xqzj qxjz 9)\"}\n").string();
+  SftOptions options = arith("first", conversations(10));
+  options.optimizer.decay_steps = 8;
+  options.num_steps = 4;
+  options.eval_sets = {{"held_out", easy}};
+  options.eval_interval = 2;
+  options.save_best = true;
+  options.patience = 2;
+  run_sft(options, control_);
+  ASSERT_LT(metrics("first").back()["loss"].get<double>(), 1e6);
+  const std::string same_rows = dir_.write("copy.jsonl", "{\"text\": \"1\"}\n").string();
+  const auto resumed = [&](const std::string& name, const std::string& set, const std::string& path) {
+    SftOptions again = options;
+    again.num_steps = 8;
+    again.eval_sets = {{set, path}};
+    again.save.load = options.save.save;
+    again.save.save = (dir_.path() / name).string();
+    info_.str("");
+    run_sft(again, control_);
+    return info_.str();
+  };
+  EXPECT_NE(resumed("other", "held_out", hard).find("held-out set held_out has other rows than the one of that name"),
+            std::string::npos)
+      << info_.str();
+  double best = 1e9;
+  int64_t at = 0;
+  std::vector<int64_t> evaluated;
+  for (const Json& line : metrics("other"))
+    if (line.contains("eval")) {
+      evaluated.push_back(line["step"]);
+      if (line["loss"].get<double>() < best) best = line["loss"], at = line["step"];
+    }
+  ASSERT_GE(evaluated.size(), 3u) << info_.str();
+  EXPECT_EQ(evaluated[0], 4);  // where the run goes on may be the best on this set
+  EXPECT_EQ(checkpoint::best_iteration((dir_.path() / "other").string()), at);
+  EXPECT_EQ(resumed("renamed", "test", same_rows).find("begin anew"), std::string::npos) << info_.str();
+  EXPECT_NE(resumed("both", "test", hard).find("held-out set test has other rows than held_out"), std::string::npos)
+      << info_.str();
+}
+
 TEST_F(Sft, InterruptedAnywhereResumesWithItsEvaluations) {
   const auto options = [&](const std::string& save) {
     SftOptions o = dpo(save);
@@ -478,6 +550,26 @@ TEST(BestSoFar, CountsWhatIsNotBetter) {
   EXPECT_TRUE(best.add(8, 1.8, 0.1));
   EXPECT_EQ(best.iteration, 8);
   EXPECT_EQ(best.stale, 0);
+}
+
+TEST(BestSoFar, BeginsAnewOnOtherRows) {
+  std::ostringstream out;
+  BestSoFar best;
+  best.add(2, 2.0, 0);
+  OrderedJson kept = best.json();
+  kept.erase("set");
+  kept.erase("digest");
+  best = BestSoFar::from(kept, "of an older version");
+  EXPECT_FALSE(best.measure_on("a", "rows of a", out));
+  EXPECT_EQ(best.iteration, 2);
+  best = BestSoFar::from(best.json(), "test");
+  EXPECT_FALSE(best.measure_on("b", "rows of a", out));
+  EXPECT_EQ(out.str(), "");
+  EXPECT_TRUE(best.measure_on("c", "rows of c", out));
+  EXPECT_NE(out.str().find("held-out set c has other rows than b"), std::string::npos) << out.str();
+  EXPECT_FALSE(best.loss);
+  EXPECT_EQ(best.evaluated, -1);
+  EXPECT_TRUE(best.add(4, 3.0, 0));
 }
 
 }  // namespace

@@ -230,7 +230,7 @@ TEST_F(JointStepTest, AnErrorNamesTheBatchAndChangesNoAdapter) {
     FAIL() << "trained on a token outside the vocabulary";
   } catch (const DataError& error) {
     const std::string message = error.what();
-    EXPECT_NE(message.find("batch 1, step 1, sample 4"), std::string::npos) << message;
+    EXPECT_NE(message.find("batch 1, optimizer step 1, sample 4"), std::string::npos) << message;
   }
   EXPECT_TRUE(same_bits(weights_of(one), before));
   EXPECT_EQ(one.steps(), 0);

@@ -140,6 +140,24 @@ TEST(DpoLoss, AgreesWithPyTorch) {
   EXPECT_DOUBLE_EQ(metrics.logp_rejected, (-6.0 - 3.75) / 2);
 }
 
+// Sums for ipo as TRL's DPOTrainer, means for simpo and orpo as its CPOTrainer and ORPOTrainer.
+TEST(DpoLoss, ReportsTheRewardsAndLogProbsOfTrl) {
+  const auto metrics_of = [](PreferenceKind kind) {
+    return evaluate(DpoLoss{.beta = 0.25f, .kind = kind}, {.num_samples = 4}, dpo_case()).output.metrics;
+  };
+  const Metrics sums = metrics_of(PreferenceKind::sigmoid);
+  EXPECT_EQ(metrics_of(PreferenceKind::ipo), sums);
+  for (const PreferenceKind kind : {PreferenceKind::simpo, PreferenceKind::orpo}) {
+    const Metrics means = metrics_of(kind);
+    const double chosen = (-4.0 / 2 - 0.25 / 1) / 2, rejected = (-6.0 / 1.5 - 3.75 / 3) / 2;
+    EXPECT_NEAR(means.logp_chosen, chosen, 1e-12);
+    EXPECT_NEAR(means.logp_rejected, rejected, 1e-12);
+    EXPECT_NEAR(means.reward_chosen, 0.25 * chosen, 1e-12);
+    EXPECT_NEAR(means.reward_rejected, 0.25 * rejected, 1e-12);
+    EXPECT_EQ(means.reward_accuracy, 1);
+  }
+}
+
 TEST(DpoLoss, SaturatesWithoutOverflow) {
   Case input = dpo_case();
   for (const float much : {-1e30f, 1e30f}) {

@@ -9,8 +9,8 @@ namespace lockstep::train::testing {
 namespace {
 
 struct OwnTiny {
-  explicit OwnTiny(const lora::LoraConfig& config) {
-    layout = lora::resolve_layout(config, model::linear_modules(tiny_config()));
+  explicit OwnTiny(const lora::LoraConfig& config, const model::ModelSpec& spec = tiny_config()) {
+    layout = lora::resolve_layout(config, model::linear_modules(spec));
     Buffer values = lora::initial_weights(*layout, 3);
     const auto fill = [&](int64_t offset, int64_t count, float scale, float middle) {
       for (int64_t i = 0; offset != lora::kAbsent && i < count; ++i)
@@ -70,6 +70,44 @@ TEST(OwnTensorsTrainer, LearnsWithTheSameBitsHoweverItsStepsAreSplit) {
       for (const int64_t offset : {tensors.magnitude, tensors.bias, tensors.weight})
         EXPECT_TRUE(offset == lora::kAbsent ||
                     whole[static_cast<size_t>(offset)] != start[static_cast<size_t>(offset)]);
+  }
+}
+
+// As transformers' Trainer: magnitudes and saved weights are decayed, biases are not.
+TEST(OwnTensorsTrainer, WeightDecayLeavesBiasesOut) {
+  Stream stream({.threads = 1});
+  model::ModelSpec spec = tiny_config();
+  spec.qkv_bias = spec.o_bias = true;
+  const auto model = std::make_shared<const model::Model>(spec, model::Weights::random(spec, DType::bf16, 7, stream));
+  lora::LoraConfig config{.rank = 4, .alpha = 8, .target_modules = {"q_proj", "o_proj", "down_proj"}};
+  config.bias = lora::TrainedBiases::all;
+  config.use_dora = true;
+  config.modules_to_save = {"lm_head"};
+  const OwnTiny own(config, spec);
+  const std::vector<Datum> batch = make_batch(5, 1);
+  for (const double lr_ratio : {1.0, 4.0}) {
+    const auto after_a_step = [&](double weight_decay) {
+      Trainer trainer(model, own.layout, own.weights, {.weight_decay = weight_decay, .lr_ratio = lr_ratio}, stream);
+      take_step(trainer, batch, SftLoss{}, 1e-2);
+      return weights_of(trainer);
+    };
+    const std::vector<float> kept = after_a_step(0), decayed = after_a_step(0.5);
+    const auto same = [&](int64_t offset, int64_t floats) {
+      return std::equal(kept.begin() + offset, kept.begin() + offset + floats, decayed.begin() + offset);
+    };
+    int biases = 0;
+    for (const lora::OwnTensors& tensors : own.layout->own) {
+      const lora::Module& module = tensors.module;
+      if (tensors.bias != lora::kAbsent) EXPECT_TRUE(same(tensors.bias, module.out)) << module.name;
+      if (tensors.bias != lora::kAbsent) ++biases;
+      if (tensors.magnitude != lora::kAbsent) EXPECT_FALSE(same(tensors.magnitude, module.out)) << module.name;
+      if (tensors.weight != lora::kAbsent) EXPECT_FALSE(same(tensors.weight, module.in * module.out)) << module.name;
+    }
+    EXPECT_EQ(biases, 8);  // q, k, v and o of two layers
+    for (const lora::Pair& pair : own.layout->pairs) {
+      EXPECT_FALSE(same(pair.a_offset, pair.in * pair.rank)) << pair.module().name;
+      EXPECT_FALSE(same(pair.b_offset, pair.rank * pair.out)) << pair.module().name;
+    }
   }
 }
 

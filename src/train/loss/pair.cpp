@@ -46,6 +46,12 @@ bool is_mean(PreferenceKind kind) {
   return kind != PreferenceKind::sigmoid;
 }
 
+// Whether rewards and log-probs are reported as means over tokens: as TRL's trainers of these losses do. Its
+// DPOTrainer reports sums for ipo, too.
+bool reports_means(PreferenceKind kind) {
+  return kind == PreferenceKind::simpo || kind == PreferenceKind::orpo;
+}
+
 }  // namespace
 
 bool reads_reference(const DpoLoss& loss) {
@@ -76,13 +82,18 @@ void evaluate_term(const DpoLoss& loss, const LossScale& scale, const Term& pair
   for (size_t side : {0, 1})
     write_slopes(pair.datums[side], pair.sample + static_cast<int64_t>(side), pair.rows[side], term.value,
                  term.slopes[side] * per_weight[side]);
-  const double beta = loss.beta, chosen = beta * score[0], rejected = beta * score[1];
+  double reward[2], logp[2];
+  for (size_t side : {0, 1}) {
+    const double per = reports_means(loss.kind) ? per_weight[side] : 1;
+    reward[side] = loss.beta * (sums[side].policy - sums[side].reference) * per;
+    logp[side] = sums[side].policy * per;
+  }
   output.sample_losses.insert(output.sample_losses.end(), {term.value, 0.0});
-  output.sample_metrics.push_back({.reward_chosen = share * chosen,
-                                   .reward_rejected = share * rejected,
-                                   .reward_accuracy = chosen > rejected ? share : 0.0,
-                                   .logp_chosen = share * sums[0].policy,
-                                   .logp_rejected = share * sums[1].policy});
+  output.sample_metrics.push_back({.reward_chosen = share * reward[0],
+                                   .reward_rejected = share * reward[1],
+                                   .reward_accuracy = reward[0] > reward[1] ? share : 0.0,
+                                   .logp_chosen = share * logp[0],
+                                   .logp_rejected = share * logp[1]});
   output.sample_metrics.emplace_back();
 }
 
