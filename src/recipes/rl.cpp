@@ -96,7 +96,8 @@ class RlRun {
         .release_memory = run_.memory().is_bounded() && !ahead_,
         .dropout = run_.trainer_options().dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
-        .observer = dump_.observer()};
+        .observer = dump_.observer(),
+        .on_not_published = [this](std::exception_ptr error) { not_published_ = std::move(error); }};
     engine_.add_sinks(store_);
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
@@ -154,9 +155,11 @@ class RlRun {
       graded_.forget_before(rollout + 1);
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled, trained, version, pace);
-      check(rollout + 1, trained);
+      if (!not_published_) check(rollout + 1, trained);
       warn(sampled.rollout.report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
+      // Only now: the iteration is complete, and the checkpoint after the failure is the one it would have had anyway.
+      if (not_published_) std::rethrow_exception(not_published_);
       evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
@@ -377,7 +380,8 @@ class RlRun {
   DebugDump dump_{options_.debug, group_, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
-  bool has_rewards_ = false;  // some reward was known since this process began
+  std::exception_ptr not_published_;  // what kept the version that was just trained from those who generate
+  bool has_rewards_ = false;          // some reward was known since this process began
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
   RunProgress progress_{log_, run_, total_, [this] { engine_.tell_notes(); }};
   Stopwatch iteration_;

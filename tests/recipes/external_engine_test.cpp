@@ -164,6 +164,22 @@ TEST_F(ExternalEngine, AnInterruptWhileAVersionWaitsForAServerIsNoticedAtOnce) {
   expect_whole("stopped", 3);
 }
 
+TEST_F(ExternalEngine, AVersionThatNoServerLoadsIsSavedNevertheless) {
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kArith));
+  RlOptions options = with("refused", EngineKind::vllm, {&server});
+  options.num_rollout = 3;
+  options.save.save_interval = 100;
+  std::thread disk = in_a_rollout(server, [&] { server.refuse_loads = 500; });
+  testing::expect_error<ConfigError>([&] { run_rl(options, control_); }, {"does not load the adapter", "status 500"});
+  disk.join();
+  EXPECT_EQ(checkpoint::latest_iteration(options.save.save), 1) << "only publishing failed";
+  EXPECT_TRUE(said("before the failure")) << info_.str();
+  server.refuse_loads = 0;
+  options.save.load = options.save.save;
+  run_rl(options, control_);
+  expect_whole("refused", 3);
+}
+
 TEST_F(ExternalEngine, LogprobsOfAnotherDistributionAreRefusedOrNotRead) {
   FakeEngine server(EngineKind::vllm, HonestEngine::of(kArith));
   server.logprobs_mode = "raw_logprobs";
