@@ -77,6 +77,7 @@ constexpr FieldFlag kFields[] = {
     {"RowOptions::loss_mask", "--loss-mask-type"},
     {"RowOptions::max_bad_rows", "--max-bad-rows"},
     {"RowOptions::max_length", "--max-seq-length"},
+    {"RunChecks::equal_logprobs", "--true-on-policy-mode"},
     {"SamplingOptions::max_tokens", "--max-tokens"},
     {"SaveOptions::ckpt_step", "--ckpt-step"},
     {"SaveOptions::keep_samples", "--keep-samples"},
