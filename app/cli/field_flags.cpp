@@ -78,6 +78,7 @@ constexpr FieldFlag kFields[] = {
     {"RowOptions::max_bad_rows", "--max-bad-rows"},
     {"RowOptions::max_length", "--max-seq-length"},
     {"RowOptions::messages_key", "--input-key"},
+    {"RunChecks::equal_logprobs", "--true-on-policy-mode"},
     {"SamplingOptions::max_tokens", "--max-tokens"},
     {"SaveOptions::ckpt_step", "--ckpt-step"},
     {"SaveOptions::keep_samples", "--keep-samples"},

@@ -101,6 +101,17 @@ class Tokenizing {
   const bool coloured_;
 };
 
+// A text without what they stand for would look whole.
+void require_known(const text::Tokenizer& tokenizer, std::span<const int32_t> ids, const std::string& where) {
+  for (const int32_t id : ids)
+    if (id < 0 || id >= tokenizer.vocab_size())
+      throw DataError({.what = "token outside the vocabulary of the tokenizer",
+                       .where = where,
+                       .got = std::to_string(id),
+                       .wanted = fmt::format("0 to {}", tokenizer.vocab_size() - 1),
+                       .attempt = "the model that the ids belong to (--hf-checkpoint)"});
+}
+
 }  // namespace
 
 void run_tokenize(const TokenizeOptions& options, const recipes::Control& control) {
@@ -125,6 +136,7 @@ void run_detokenize(const DetokenizeOptions& options, const recipes::Control& co
   const text::Tokenizer tokenizer = text::Tokenizer::load(
       load::model_directory(options.base.hf_checkpoint, load::caches_below(options.base.home)).string());
   if (options.input.empty()) {
+    require_known(tokenizer, options.ids, "IDS");
     *control.out << control.shown(tokenizer.decode(options.ids, options.skip_special_tokens)) << "\n";
     return;
   }
@@ -135,6 +147,7 @@ void run_detokenize(const DetokenizeOptions& options, const recipes::Control& co
   while (const auto row = data.next()) {
     if (control.interrupted()) throw Cancelled({.what = "interrupted", .where = data.where(*row)});
     const std::vector<int32_t> ids = data::token_field(data, *row, options.input_key, kMaxIds);
+    require_known(tokenizer, ids, data.where(*row));
     lines.add(dumped({{"text", tokenizer.decode(ids, options.skip_special_tokens)}}));
   }
   lines.close();

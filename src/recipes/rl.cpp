@@ -96,8 +96,10 @@ class RlRun {
         .release_memory = run_.memory().is_bounded() && !ahead_,
         .dropout = run_.trainer_options().dropout > 0,
         .measure_logprobs = options.checks.reads_logprobs(),
-        .observer = dump_.observer()};
+        .observer = dump_.observer(),
+        .on_not_published = [this](std::exception_ptr error) { not_published_ = std::move(error); }};
     engine_.add_sinks(store_);
+    if (!engine_.is_exact()) run_.resumes_inexactly();
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");
@@ -154,9 +156,12 @@ class RlRun {
       graded_.forget_before(rollout + 1);
       adapt(rollout + 1, trained);
       log(rollout + 1, sampled, trained, version, pace);
-      check(rollout + 1, trained);
+      if (!not_published_) check(rollout + 1, trained);
+      warn_of_another(sampled, trained);
       warn(sampled.rollout.report, trained);
       samples_.write(rollout + 1, std::move(sampled.rollout));
+      // Only now: the iteration is complete, and the checkpoint after the failure is the one it would have had anyway.
+      if (not_published_) std::rethrow_exception(not_published_);
       evaluate_if_due(rollout + 1);
       // Whoever goes on from a checkpoint finds the samples up to it.
       if (const int64_t every = options_.save.save_interval; every > 0 && (rollout + 1) % every == 0) samples_.wait();
@@ -239,6 +244,17 @@ class RlRun {
     for (const std::string& text :
          warnings_.add({.reward = sampled.reward, .entropy = trained.entropy, .kl = trained.kl}))
       log_.say("warning " + text);
+  }
+
+  // A server whose log-probs were the trainer's bit for bit answers with others: its samples are not the adapter's.
+  void warn_of_another(const SampledRollout& sampled, const rl::TrainReport& trained) {
+    const bool is_exact = sampled.exact_logprobs && engine_.sampler().capabilities().exact_logprobs;
+    if (warned_of_another_ || !options_.engine.kind || !is_exact || trained.logprob_diff_max.value_or(0) == 0) return;
+    warned_of_another_ = true;
+    log_.say(
+        fmt::format("warning log-probs of a server that were the trainer's bit for bit differ by up to {:.3g}: "
+                    "another adapter or other settings made its samples (RunChecks::equal_logprobs ends the run)",
+                    *trained.logprob_diff_max));
   }
 
   void make_source() {
@@ -377,6 +393,8 @@ class RlRun {
   DebugDump dump_{options_.debug, group_, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
+  std::exception_ptr not_published_;  // what kept the version that was just trained from those who generate
+  bool warned_of_another_ = false;
   bool has_rewards_ = false;  // some reward was known since this process began
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
   RunProgress progress_{log_, run_, total_, [this] { engine_.tell_notes(); }};

@@ -64,6 +64,7 @@ struct RolloutEngine::Impl {
   virtual ~Impl() = default;
   virtual rollout::Sampler& sampler() = 0;
   virtual versions::VersionSink* sink() = 0;  // null: nobody generates
+  virtual bool is_exact() const { return true; }
   virtual OrderedJson metrics() const { return OrderedJson::object(); }
   virtual void tell_notes() {}
   std::unique_ptr<versions::DirectorySink> published;  // for others
@@ -147,6 +148,7 @@ struct RolloutEngine::Remote : Impl {
   }
   rollout::Sampler& sampler() override { return *remote; }
   versions::VersionSink* sink() override { return &*files; }
+  bool is_exact() const override { return exact; }
 
   void connect(const lora::AdapterVersion& like, std::span<const rollout::Prompt> prompts) {
     constexpr size_t kPrompts = 3;
@@ -240,6 +242,7 @@ struct RolloutEngine::Remote : Impl {
     rollout::FleetOptions fleet_options{.kind = *engine.kind,
                                         .api_key = engine.api_key,
                                         .max_samples = max_sequences(options),
+                                        .vocab_size = base.config.vocab_size,
                                         .on_version_change = engine.on_version_change};
     for (const std::string& address : engine.addresses) {
       constexpr const char* kField = "RolloutEngineOptions::addresses";
@@ -303,6 +306,13 @@ struct RolloutEngine::Remote : Impl {
                                        : measured_text() + "the trainer computes the policy's own");
     if (!exact && !facts.hello.empty())
       *control.info << fmt::format("note    the server is {}, this process {}\n", facts.hello, ours);
+    for (const auto& server : fleet->servers()) {
+      const std::string why = fleet->dialect().without_seed(server.facts);
+      if (why.empty()) continue;
+      *control.info << fmt::format("note    {} gets no seed with its requests: {}; samples cannot be drawn again\n",
+                                   server.address.text(), why);
+      break;
+    }
   }
 
   const RlOptions& options;
@@ -351,6 +361,10 @@ void RolloutEngine::add_sinks(versions::Store& store) {
 
 rollout::Sampler& RolloutEngine::sampler() {
   return impl_->sampler();
+}
+
+bool RolloutEngine::is_exact() const {
+  return impl_->is_exact();
 }
 
 void RolloutEngine::tell_notes() {

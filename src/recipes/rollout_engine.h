@@ -31,6 +31,7 @@ class RolloutEngine {
 
   void add_sinks(versions::Store& store);
   rollout::Sampler& sampler();
+  bool is_exact() const;  // what it samples is what the engine of this process samples, bit for bit
 
   // Writes what threads that wait for servers have noted; for the thread that made this.
   void tell_notes();

@@ -356,7 +356,9 @@ void TrainingRun::stop_interrupted() {
   throw Cancelled(
       {.what = fmt::format("interrupted; iteration {} is saved", iteration_),
        .where = save_.save,
-       .attempt = fmt::format("the same command with SaveOptions::load {} to resume bit for bit", save_.save)});
+       .attempt = fmt::format(
+           "the same command with SaveOptions::load {} to {}", save_.save,
+           resumes_exactly_ ? "resume bit for bit" : "go on from there (the servers' samples will be others)")});
 }
 
 void TrainingRun::finish() {

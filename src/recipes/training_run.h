@@ -73,6 +73,8 @@ class TrainingRun {
   int64_t iteration() const { return iteration_; }  // completed
   int64_t version() const { return version_; }
   void set_version(int64_t version) { version_ = version; }
+  // That a run which goes on from a checkpoint is not promised to be this one bit for bit: others sample for it.
+  void resumes_inexactly() { resumes_exactly_ = false; }
   int64_t data_position() const { return data_position_; }  // rows read by the completed iterations
   // One more iteration is done and has read this many rows. The checkpoint of an earlier one is on the disk then.
   void completed(int64_t rows);
@@ -172,7 +174,7 @@ class TrainingRun {
   int64_t steps_at_iteration_ = 0, skipped_at_iteration_ = 0;  // when the last iteration was completed
   int64_t skipped_at_start_ = 0;                               // of the runs before the one that this one goes on from
   bool took_step_ = false;                                     // in this process, in an iteration that is completed
-  bool save_failed_ = false, interrupt_saved_ = false;
+  bool save_failed_ = false, interrupt_saved_ = false, resumes_exactly_ = true;
 };
 
 }  // namespace lockstep::recipes

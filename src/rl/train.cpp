@@ -213,6 +213,18 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
   report.actor_trained = taken_steps > 0;
 }
 
+void publish(RlParts& parts, const TrainPlan& plan, TrainReport& report) {
+  const auto known = parts.store.find(lora::kActor);
+  const lora::PolicyId next{lora::kActor, known ? known->newest() + 1 : 0};
+  try {
+    report.published = parts.store.publish(lora::kActor, parts.actor.adapter());
+  } catch (...) {
+    if (!plan.on_not_published) throw;
+    report.published.policy = next;
+    plan.on_not_published(std::current_exception());
+  }
+}
+
 }  // namespace
 
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
@@ -243,8 +255,7 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   if (plan.release_memory) parts.actor.release_memory();
   parts.actor.finish_update();
   report.train_ms = clock.ms();
-  if (plan.train_actor && report.abandoned_steps < steps)
-    report.published = parts.store.publish(lora::kActor, parts.actor.adapter());
+  if (plan.train_actor && report.abandoned_steps < steps) publish(parts, plan, report);
   return report;
 }
 

@@ -1,6 +1,8 @@
 // Training on a rollout.
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -37,6 +39,9 @@ struct TrainPlan {
   // the decoupled loss (arXiv 2505.24298), whose weight against the sampler's is Algorithm::correction.
   bool decoupled = false;
   bool train_actor = true;  // false: only the second trainers learn, and nothing is published
+  // Told of what the store threw after all steps were taken: training is complete, so that it can be saved. The report
+  // then names the version that it would have become. Empty: it is thrown.
+  std::function<void(std::exception_ptr error)> on_not_published = {};
 };
 
 struct TrainReport {
@@ -70,7 +75,7 @@ struct TrainReport {
 // its adapter is published as the next version of `actor`. Until the first step is about to change an adapter an
 // interrupt is noticed, and the Cancelled leaves everything as it was; afterwards all steps are taken. ConfigError
 // unless batch_size divides the rollout, or for PPO without its critic; what the trainer and the store throw, but for
-// NotFiniteError of a step where the plan wants to be told.
+// NotFiniteError of a step and for a version that is not published, where the plan wants to be told.
 TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& rollout, const TrainPlan& plan,
                      const Watch& watch = {});
 

@@ -73,7 +73,7 @@ std::string ServerCheck::where(size_t server) const {
   return fleet_.servers()[server].address.text();
 }
 
-ServerCheck::Scored ServerCheck::sample_one(size_t server, const std::string& adapter, size_t prompt,
+ServerCheck::Scored ServerCheck::sample_one(size_t server, const Asked& asked, size_t prompt,
                                             rollout::SamplingParams sampling) {
   sampling.logprob_temperature = sampling.temperature;
   // What these leave of log-probs is no policy's.
@@ -81,8 +81,8 @@ ServerCheck::Scored ServerCheck::sample_one(size_t server, const std::string& ad
   sampling.max_tokens = std::min(options_.tokens, sampling.max_tokens);
   const std::vector<int32_t>& tokens = options_.prompts[prompt];
   const rollout::SampleRequest request{
-      .tokens = tokens, .sampling = std::move(sampling), .row = static_cast<uint32_t>(prompt)};
-  const rollout::RemoteAnswer answer = fleet_.generate(server, request, adapter);
+      .tokens = tokens, .sampling = std::move(sampling), .row = static_cast<uint32_t>(prompt), .policy = asked.policy};
+  const rollout::RemoteAnswer answer = fleet_.generate(server, request, asked.name);
   Scored scored{.tokens = tokens, .prompt = static_cast<int64_t>(tokens.size())};
   const rollout::RemoteSample& made = answer.samples.front();
   scored.tokens.insert(scored.tokens.end(), made.tokens.begin(), made.tokens.end());
@@ -90,17 +90,17 @@ ServerCheck::Scored ServerCheck::sample_one(size_t server, const std::string& ad
   return scored;
 }
 
-std::vector<ServerCheck::Scored> ServerCheck::sample(size_t server, const std::string& adapter) {
+std::vector<ServerCheck::Scored> ServerCheck::sample(size_t server, const Asked& asked) {
   std::vector<Scored> samples;
   for (size_t i = 0; i < options_.prompts.size(); ++i)
-    samples.push_back(sample_one(server, adapter, i, options_.sampling));
+    samples.push_back(sample_one(server, asked, i, options_.sampling));
   return samples;
 }
 
 std::optional<rollout::LogprobKind> ServerCheck::measured_logprobs(size_t server) {
   constexpr float kTemperature = 0.7F;
   rollout::SamplingParams sampling{.temperature = kTemperature, .max_tokens = options_.tokens};
-  const std::vector<Scored> one = {sample_one(server, "", 0, sampling)};
+  const std::vector<Scored> one = {sample_one(server, {}, 0, sampling)};
   const Logprobs said = {one.front().logprobs}, after = score(one, nullptr, kTemperature),
                  before = score(one, nullptr, 1);
   const double tempered = mean_difference(said, after), raw = mean_difference(said, before);
@@ -177,7 +177,7 @@ void ServerCheck::compare_newest(size_t server) {
   const Version newest = newest_;
   std::vector<Version> others = {nullptr};
   if (previous_) others.push_back(previous_);
-  const std::vector<Scored> samples = sample(server, std::string(held->name));
+  const std::vector<Scored> samples = sample(server, {held->policy, held->name});
   for (const Version& other : others) {
     const Distance found = distance(server, samples, newest.get(), other.get());
     if (says_nothing(found) ? found.from_wanted <= options_.max_noise : found.from_wanted < found.from_other) continue;
@@ -193,7 +193,7 @@ void ServerCheck::compare_newest(size_t server) {
 void ServerCheck::at_arrival(size_t server, const lora::AdapterVersion& like) {
   const bool replaces_base = options_.delivery == rollout::Delivery::weight_files;
   if (replaces_base && newest_) return compare_newest(server);
-  const std::vector<Scored> base = sample(server, "");
+  const std::vector<Scored> base = sample(server, {});
   if (replaces_base) return probe(server, like, "", base);
   compare_base(server, base);
   for (const std::string& leaf : like.layout->target_leaves) probe(server, like, leaf, base);
@@ -227,7 +227,7 @@ void ServerCheck::probe(size_t server, const lora::AdapterVersion& like, const s
     if (options_.delivery == rollout::Delivery::adapter_tensors)
       held.tensors = std::make_shared<const std::string>(fs::read_file(directory / kPayloadFile));
     fleet_.load_at(server, held);
-    found = distance(server, sample(server, held.name), &adapter, nullptr);
+    found = distance(server, sample(server, {held.policy, held.name}), &adapter, nullptr);
   } catch (const net::Unreachable&) {
     remove();
     throw;  // the fleet has it unload the probe when it is back
@@ -274,9 +274,9 @@ void ServerCheck::compare_checksums() {
 }
 
 // Of every server that is up, drawn at all of them at once; nothing of one that is lost meanwhile.
-std::vector<std::optional<std::vector<ServerCheck::Scored>>> ServerCheck::sample_each(const std::string& adapter) {
+std::vector<std::optional<std::vector<ServerCheck::Scored>>> ServerCheck::sample_each(const Asked& asked) {
   std::vector<std::optional<std::vector<Scored>>> all(fleet_.servers().size());
-  fleet_.at_each([&](size_t i) { all[i] = sample(i, adapter); }, true);
+  fleet_.at_each([&](size_t i) { all[i] = sample(i, asked); }, true);
   for (size_t i = 0; i < all.size(); ++i)
     if (!fleet_.servers()[i].up) all[i].reset();
   return all;
@@ -284,7 +284,7 @@ std::vector<std::optional<std::vector<ServerCheck::Scored>>> ServerCheck::sample
 
 // With weights the base was not compared: the first version is, and what is left is the noise.
 void ServerCheck::compare_first(const Version& version) {
-  const auto all = sample_each("");
+  const auto all = sample_each({});
   for (size_t i = 0; i < all.size(); ++i) {
     if (!all[i]) continue;
     const double noise = distance(i, *all[i], version.get(), nullptr).from_wanted;
@@ -307,7 +307,7 @@ void ServerCheck::at_sync(const Version& version) {
     last_ = version;
     return compare_first(version);
   }
-  const auto all = sample_each(std::string(fleet_.find(version->policy)->name));
+  const auto all = sample_each({version->policy, std::string(fleet_.find(version->policy)->name)});
   int64_t compared = 0, silent = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     if (!all[i]) continue;

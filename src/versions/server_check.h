@@ -84,9 +84,13 @@ class ServerCheck {
   struct Distance {
     double from_wanted = 0, from_other = 0, between = 0;
   };
-  std::vector<Scored> sample(size_t server, const std::string& adapter);
-  std::vector<std::optional<std::vector<Scored>>> sample_each(const std::string& adapter);
-  Scored sample_one(size_t server, const std::string& adapter, size_t prompt, rollout::SamplingParams sampling);
+  struct Asked {  // by default the base
+    lora::PolicyId policy = {};
+    std::string name = {};  // of the adapter at servers; empty: weights have taken the base's place
+  };
+  std::vector<Scored> sample(size_t server, const Asked& asked);
+  std::vector<std::optional<std::vector<Scored>>> sample_each(const Asked& asked);
+  Scored sample_one(size_t server, const Asked& asked, size_t prompt, rollout::SamplingParams sampling);
   Logprobs score(std::span<const Scored> samples, const lora::AdapterVersion* adapter, float temperature) const;
   float logprob_temperature(size_t server) const;
   Distance distance(size_t server, std::span<const Scored> samples, const lora::AdapterVersion* wanted,

@@ -95,6 +95,13 @@ TEST(Tokenize, FilesOfTextAndOfRows) {
   expect_error<DataError>([&] { output_of({"tokenize", "--input", broken}); }, {"not UTF-8", "byte 1"});
 }
 
+TEST(Detokenize, IdsThatTheTokenizerLacksAreNotDropped) {
+  const TempDirectory dir;
+  expect_error<DataError>([] { output_of({"detokenize", "20", "5000"}); }, {"outside the vocabulary", "5000"});
+  const std::string rows = dir.write("rows.jsonl", "{\"ids\": [20]}\n{\"ids\": [20, 9999]}\n").string();
+  expect_error<DataError>([&] { output_of({"detokenize", "--input", rows}); }, {"line 2", "9999"});
+}
+
 TEST(Tokenize, NeighboursHaveOtherColoursOnATerminal) {
   const std::string shown = output_of({"tokenize", "1+\n<|endoftext|>"}, true);
   EXPECT_NE(shown.find("\033[30;46m1\033[0m\033[30;43m+\033[0m"), std::string::npos) << shown;

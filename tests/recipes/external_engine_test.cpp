@@ -164,6 +164,70 @@ TEST_F(ExternalEngine, AnInterruptWhileAVersionWaitsForAServerIsNoticedAtOnce) {
   expect_whole("stopped", 3);
 }
 
+TEST_F(ExternalEngine, AVersionThatNoServerLoadsIsSavedNevertheless) {
+  FakeEngine server(EngineKind::vllm, HonestEngine::of(kArith));
+  RlOptions options = with("refused", EngineKind::vllm, {&server});
+  options.num_rollout = 3;
+  options.save.save_interval = 100;
+  std::thread disk = in_a_rollout(server, [&] { server.refuse_loads = 500; });
+  testing::expect_error<ConfigError>([&] { run_rl(options, control_); }, {"does not load the adapter", "status 500"});
+  disk.join();
+  EXPECT_EQ(checkpoint::latest_iteration(options.save.save), 1) << "only publishing failed";
+  EXPECT_TRUE(said("before the failure")) << info_.str();
+  server.refuse_loads = 0;
+  options.save.load = options.save.save;
+  run_rl(options, control_);
+  expect_whole("refused", 3);
+}
+
+TEST_F(ExternalEngine, WithoutSeedsNothingIsPromisedBitForBit) {
+  FakeEngine server(EngineKind::sglang, HonestEngine::of(kArith));
+  RlOptions options = with("interrupted", EngineKind::sglang, {&server});
+  options.num_rollout = 50;
+  std::atomic<bool> interrupted = false;
+  control_.interrupted = [&] { return interrupted.load(); };
+  std::thread user = in_a_rollout(server, [&] {
+    while (server.rollouts < 6) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    interrupted = true;
+  });
+  try {
+    run_rl(options, control_);
+    ADD_FAILURE() << "it was not interrupted";
+  } catch (const Cancelled& error) {
+    EXPECT_NE(std::string(error.what()).find("go on from there"), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find("bit for bit"), std::string::npos) << error.what();
+  }
+  user.join();
+  EXPECT_TRUE(said("no seed with its requests: SGLang reads one with --enable-deterministic-inference")) << info_.str();
+}
+
+// A proxy that reports other log-probs than those that the server computed.
+TEST_F(ExternalEngine, LogprobsOfAnExactServerThatDifferAreTold) {
+  std::atomic<bool> lies = false;
+  const FakeEngine::Generate honest = HonestEngine::of(kArith);
+  FakeEngine server(EngineKind::lockstep, [&](const std::string& directory, const std::vector<int32_t>& prompt,
+                                              int64_t sample, const OrderedJson& sampling) {
+    FakeEngine::Drawn drawn = honest(directory, prompt, sample, sampling);
+    if (lies && sampling.value("n", 1) > 1)
+      for (float& logprob : drawn.logprobs) logprob -= 1;
+    return drawn;
+  });
+  Stream stream({.threads = 1});
+  RlOptions options = with("exact", EngineKind::lockstep, {&server});
+  options.num_rollout = 3;
+  const Base base = load_base(options.base, stream, control_);
+  server.hello = service::hello(base, options.engine.build);
+  run_rl(options, control_);
+  EXPECT_FALSE(said("warning log-probs")) << info_.str() << out_.str();
+  lies = true;
+  options.save.save = (dir_ / "lies").string();
+  run_rl(options, control_);
+  const std::string all = info_.str() + out_.str();
+  const size_t told = all.find("warning log-probs of a server");
+  ASSERT_NE(told, std::string::npos) << all;
+  EXPECT_EQ(all.find("warning log-probs of a server", told + 1), std::string::npos) << "once";
+}
+
 TEST_F(ExternalEngine, LogprobsOfAnotherDistributionAreRefusedOrNotRead) {
   FakeEngine server(EngineKind::vllm, HonestEngine::of(kArith));
   server.logprobs_mode = "raw_logprobs";

@@ -79,6 +79,51 @@ TEST_F(FailedRun, GrpoSavesTheLastCompletedIteration) {
   EXPECT_EQ(adapter_bytes("whole", 3), adapter_bytes("part", 3));
 }
 
+// The store refuses the version that was just trained: the iteration itself is complete, and the checkpoint is that of
+// a run that was not interrupted.
+TEST_F(FailedRun, AVersionThatIsNotPublishedIsSavedNevertheless) {
+  const auto options = [&](const std::string& save) {
+    RlOptions o = rl(save);
+    o.num_rollout = 4;
+    o.publish_dir = (dir_ / (save + "_published")).string();
+    return o;
+  };
+  RlOptions whole = options("whole"), part = options("part");
+  whole.save.save_interval = 1;
+  part.save.save_interval = 100;
+  int questions = 0;
+  control_.interrupted = [&] { return ++questions < 0; };
+  run_rl(whole, control_);
+  const fs::Path link = fs::Path(part.publish_dir) / "latest";
+  int asked = 0;
+  control_.interrupted = [&] {
+    if (++asked != questions / 2) return false;
+    std::filesystem::remove(link);
+    std::filesystem::create_directories(link / "in_the_way");
+    return false;
+  };
+  testing::expect_error<ResourceError>([&] { run_rl(part, control_); }, {"link to the newest version"});
+  const int64_t reached = checkpoint::latest_iteration(part.save.save).value_or(0);
+  ASSERT_TRUE(reached > 0 && reached < 4) << info_.str();
+  EXPECT_NE(info_.str().find("before the failure"), std::string::npos) << info_.str();
+  EXPECT_EQ(static_cast<int64_t>(results("part").size()), reached) << "with its line";
+  const std::string name = checkpoint::iteration_directory_name(reached);
+  int64_t files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ / "whole" / name)) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    const auto file = std::filesystem::relative(entry.path(), dir_ / "whole");
+    EXPECT_EQ(fs::read_file(entry.path()), fs::read_file(dir_ / "part" / file)) << file;
+  }
+  EXPECT_GT(files, 3);
+
+  std::filesystem::remove_all(link);
+  part.save.load = part.save.save;
+  run_rl(part, control_);
+  EXPECT_EQ(results("part"), results("whole"));
+  EXPECT_EQ(adapter_bytes("part", 4), adapter_bytes("whole", 4));
+}
+
 // Of a rollout with two steps the second fails: what the first left is no iteration.
 TEST_F(FailedRun, WhatIsBetweenTwoIterationsIsNotSaved) {
   RlOptions options = rl("first");

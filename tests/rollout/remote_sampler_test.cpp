@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
 #include "rollout/sample_groups.h"
@@ -212,6 +213,66 @@ TEST_F(RemoteSamplerTest, AnAnswerOfAnotherShapeFailsItsRequest) {
   }
   server.wrong_answer.clear();
   EXPECT_EQ(sample().size(), 2) << "the sampler can be used afterwards";
+}
+
+TEST_P(RemoteSamplerTest, TokensThatTheModelLacksNameTheServer) {
+  kind_ = GetParam();
+  prompts_.resize(1);
+  int32_t token = 3;
+  FakeEngine server(kind_, [&](const std::string&, const std::vector<int32_t>&, int64_t, const OrderedJson&) {
+    return FakeEngine::Drawn{.tokens = {token}, .logprobs = {-1}};
+  });
+  connect({&server}, {.vocab_size = 90});
+  EXPECT_EQ(sample().size(), 2);
+  const std::string where = server.address().text();
+  for (const int32_t wrong : {90, 5000, -3}) {
+    token = wrong;
+    testing::expect_error<FormatError>([&] { sample(); },
+                                       {"does not have", std::to_string(wrong).c_str(), "0 to 89", where.c_str()});
+  }
+}
+
+TEST_F(RemoteSamplerTest, AnAnswerOfAnotherVersionIsNoSample) {
+  kind_ = EngineKind::lockstep;
+  prompts_.resize(1);
+  FakeEngine server(kind_);
+  connect({&server});
+  EXPECT_EQ(sample().size(), 2);
+  EXPECT_EQ(server.bodies().back()["adapter_version"], 3) << "another one is not even asked for";
+  const std::string where = server.address().text();
+  for (const auto& [version, name] :
+       {std::pair(4, "version 4"), std::pair(2, "version 2"), std::pair(-1, "the base")}) {
+    server.says_version = version;
+    testing::expect_error<FormatError>([&] { sample(); }, {"another version", name, "version 3", where.c_str()});
+  }
+}
+
+// With one seed for all n samples of a prompt SGLang would draw one sample n times.
+TEST_F(RemoteSamplerTest, SglangGetsASeedForEachSampleWhereItReadsThem) {
+  kind_ = EngineKind::sglang;
+  FakeEngine server(kind_);
+  server.deterministic = true;
+  connect({&server});
+  expect_all(sample());
+  std::set<int64_t> seeds;
+  for (const OrderedJson& body : server.bodies()) {
+    ASSERT_EQ(body["sampling_params"].size(), 2);
+    EXPECT_EQ(body["input_ids"][0], body["input_ids"][1]);
+    for (const OrderedJson& one : body["sampling_params"]) {
+      EXPECT_EQ(one["n"], 1);
+      seeds.insert(one["sampling_seed"].get<int64_t>());
+    }
+  }
+  EXPECT_EQ(seeds.size(), 24) << "no two samples share one";
+  const size_t asked = server.bodies().size();
+  expect_all(sample());
+  for (size_t i = 0; i < asked; ++i)
+    EXPECT_TRUE(seeds.contains(server.bodies()[asked + i]["sampling_params"][0]["sampling_seed"].get<int64_t>()));
+
+  FakeEngine plain(kind_);
+  connect({&plain});
+  expect_all(sample());
+  EXPECT_FALSE(plain.bodies().front()["sampling_params"].contains("sampling_seed")) << "an old server refuses it";
 }
 
 TEST_F(RemoteSamplerTest, ACancelledRequestSaysNothingMore) {

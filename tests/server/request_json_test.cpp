@@ -179,6 +179,8 @@ TEST(Completion, Refusals) {
       {R"("suffix": "tail")", "suffix"},
       {R"("best_of": 2)", "best_of"},
       {R"("use_beam_search": true)", "use_beam_search"},
+      {R"("logits_processors": ["x"])", "logits_processors"},
+      {R"("vllm_xargs": {"a": 1})", "vllm_xargs"},
       {R"("response_format": {"type": "json_object"})", "response_format"},
       {R"("allowed_token_ids": [1])", "allowed_token_ids"},
       {R"("bad_words": ["x"])", "bad_words"},
@@ -193,7 +195,8 @@ TEST(Completion, Refusals) {
   };
   for (const auto& [more, field] : cases) EXPECT_EQ(refused([&] { completion(more); }), field) << more;
   for (const char* neutral : {R"("response_format": {"type": "text"})", R"("best_of": 1)", R"("suffix": null)",
-                              R"("bad_words": [])", R"("use_beam_search": false)", R"("stream_options": {})"})
+                              R"("bad_words": [])", R"("use_beam_search": false)",
+                              R"("logits_processors": [], "vllm_xargs": {}, "priority": 0)", R"("stream_options": {})"})
     EXPECT_EQ(refused([&] { completion(neutral); }), "") << neutral;
   SamplingRules open = kRules;
   open.max_logprobs = -1;
@@ -301,6 +304,24 @@ TEST(Sglang, Fields) {
   EXPECT_EQ(greedy.logprob_temperature, 1);
 }
 
+TEST(Sglang, ANullForMaxNewTokensIsNoFieldLeftOut) {
+  EXPECT_FALSE(sglang("").to_context || sglang(R"("sampling_params": {"max_new_tokens": 9})").to_context);
+  EXPECT_TRUE(sglang(R"("sampling_params": {"max_new_tokens": null})").to_context);
+}
+
+TEST(Sglang, EachPromptOfABatchMayHaveItsOwnSeed) {
+  const auto batch = [](const std::string& parameters) {
+    return parse_sglang(body(R"({"text": ["x", "y"], "sampling_params": )" + parameters + "}"), kRules);
+  };
+  EXPECT_EQ(batch(R"([{"n": 1, "sampling_seed": 4}, {"n": 1, "sampling_seed": 5}])").seeds,
+            (std::vector<std::optional<uint64_t>>{4, 5}));
+  EXPECT_EQ(batch(R"([{"sampling_seed": 4}, {}])").seeds, (std::vector<std::optional<uint64_t>>{4, std::nullopt}));
+  const SglangRequest one = batch(R"({"sampling_seed": 4})");
+  EXPECT_TRUE(one.seeds.empty());
+  EXPECT_EQ(one.common.sampling.params.seed, 4u);
+  EXPECT_EQ(refused([&] { batch(R"([{"sampling_seed": "x"}, {}])"); }), "sampling_params.sampling_seed");
+}
+
 TEST(Sglang, Refusals) {
   const std::pair<const char*, const char*> cases[] = {
       {R"("input_ids": [1])", "text"},
@@ -308,6 +329,12 @@ TEST(Sglang, Refusals) {
       {R"("sampling_params": {"temperature": -1})", "sampling_params.temperature"},
       {R"("sampling_params": {"max_new_tokens": -1})", "sampling_params.max_new_tokens"},
       {R"("sampling_params": 3)", "sampling_params"},
+      {R"("sampling_params": {"max_tokens": 3})", "sampling_params.max_tokens"},
+      {R"("sampling_params": {"seed": 3})", "sampling_params.seed"},
+      {R"("sampling_params": {"logprobs": null})", "sampling_params.logprobs"},
+      {R"("custom_logit_processor": "x")", "custom_logit_processor"},
+      {R"("custom_logit_processor": ["x"])", "custom_logit_processor"},
+      {R"("session_params": {"id": "s"})", "session_params"},
       {R"("lora_path": 3)", "lora_path"},
       {R"("lora_path": ["a", "b"])", "lora_path"},
       {R"("return_hidden_states": true)", "return_hidden_states"},
@@ -315,6 +342,10 @@ TEST(Sglang, Refusals) {
       {R"("return_logprob": [1])", "return_logprob"},
   };
   for (const auto& [more, field] : cases) EXPECT_EQ(refused([&] { sglang(more); }), field) << more;
+  for (const char* neutral : {R"("custom_logit_processor": null)", R"("custom_logit_processor": [null])",
+                              R"("custom_logit_processor": "", "session_params": [])",
+                              R"("sampling_params": {"custom_params": {}, "stream_interval": 2, "regex": null})"})
+    EXPECT_EQ(refused([&] { sglang(neutral); }), "") << neutral;
   // What a batch cannot have of each prompt is not taken from the first.
   const auto batch = [](const std::string& name, const std::string& values) {
     return refused([&] { parse_sglang(body(R"({"text": ["x", "y"], ")" + name + R"(": )" + values + "}"), kRules); });
@@ -339,6 +370,13 @@ TEST(Tokens, Fields) {
   EXPECT_EQ(r.common.options.logprobs, 1);
   EXPECT_EQ(r.common.model, "a");
   EXPECT_EQ(refused([] { parse_tokens(body(R"({"token_ids": [1]})"), kRules); }), "sampling_params");
+  const auto with_priority = [](int64_t priority) {
+    return refused([&] {
+      parse_tokens({{"token_ids", {1}}, {"sampling_params", OrderedJson::object()}, {"priority", priority}}, kRules);
+    });
+  };
+  EXPECT_EQ(with_priority(1), "priority");
+  EXPECT_EQ(with_priority(0), "");
   EXPECT_EQ(refused([] { parse_tokens(body(R"({"sampling_params": {}})"), kRules); }), "token_ids");
 }
 

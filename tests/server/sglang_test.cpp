@@ -57,6 +57,27 @@ TEST_F(SglangRoutes, LengthAndStopStrings) {
   EXPECT_EQ(stopped["meta_info"]["finish_reason"]["matched"], text.substr(2, 1));
 }
 
+TEST_F(SglangRoutes, OnlyAMissingMaxNewTokensMeans128) {
+  const OrderedJson usual = ask({{"sampling_params", {{"temperature", 0}, {"ignore_eos", true}}}});
+  EXPECT_EQ(usual["meta_info"]["completion_tokens"], 128);
+  const OrderedJson all =
+      ask({{"sampling_params", {{"temperature", 0}, {"ignore_eos", true}, {"max_new_tokens", nullptr}}}});
+  EXPECT_EQ(all["meta_info"]["completion_tokens"].get<int64_t>() + all["meta_info"]["prompt_tokens"].get<int64_t>(),
+            served_->serving->max_model_len());
+}
+
+TEST_F(SglangRoutes, EachPromptOfABatchHasItsOwnSeed) {
+  const auto params = [](int seed) {
+    return OrderedJson{{"temperature", 2}, {"max_new_tokens", 12}, {"sampling_seed", seed}, {"ignore_eos", true}};
+  };
+  const OrderedJson batch = served_->json(
+      "/generate", {{"text", {"12+34=", "12+34=", "12+34="}}, {"sampling_params", {params(3), params(4), params(3)}}});
+  ASSERT_EQ(batch.size(), 3u);
+  EXPECT_EQ(batch[0]["output_ids"], batch[2]["output_ids"]);
+  EXPECT_NE(batch[0]["output_ids"], batch[1]["output_ids"]);
+  EXPECT_EQ(batch[1]["output_ids"], ask({{"sampling_params", params(4)}})["output_ids"]) << "as alone";
+}
+
 TEST_F(SglangRoutes, LogprobsAreAfterTheTemperature) {
   const OrderedJson params = {{"temperature", 0.5}, {"max_new_tokens", 6}, {"sampling_seed", 3}, {"ignore_eos", true}};
   const OrderedJson answer =

@@ -126,6 +126,8 @@ class FakeEngine {
   // What it says of itself.
   OrderedJson lora = {{"max_loras", 8}, {"max_lora_rank", 64}};
   int64_t data_parallel = 1;
+  bool deterministic = false;              // SGLang's --enable-deterministic-inference
+  std::atomic<int64_t> says_version = -2;  // Lockstep: of every answer, if it is not -2; -1: the base
   std::string logprobs_mode = "processed_logprobs", device = "cpu";
   std::atomic<int> generated = 0, loads = 0, unloads = 0, max_adapters = 0, weight_loads = 0, cache_resets = 0,
                    pauses = 0, resumes = 0, hung = 0, rollouts = 0;  // rollouts: requests of several samples
@@ -221,6 +223,7 @@ class FakeEngine {
                   {"enable_lora", true},
                   {"max_lora_rank", 64},
                   {"max_loras_per_batch", 8},
+                  {"enable_deterministic_inference", deterministic},
                   {"dp_size", data_parallel}});
     if (path == "/hello" && kind_ == EngineKind::lockstep)
       return say(reply, 200,
@@ -241,6 +244,7 @@ class FakeEngine {
     if (adapters_.contains(name)) return refuse(reply, 400, "The lora adapter '" + name + "' has already been loaded.");
     if (!keeps_old) last_ = change ? change(directory) : directory;
     if (!loads_nothing) adapters_[name] = last_;
+    versions_[name] = body.value("adapter_version", int64_t{-1});
     max_adapters = std::max<int>(max_adapters, static_cast<int>(adapters_.size()));
     if (kind_ == EngineKind::sglang) return say(reply, 200, {{"success", true}, {"error_message", nullptr}});
     reply->send({.body = "Success: LoRA adapter '" + name + "' added successfully.", .content_type = "text/plain"});
@@ -257,7 +261,7 @@ class FakeEngine {
             drawn.tokens.resize(drawn.tokens.size() / 2);
             drawn.logprobs.resize(drawn.tokens.size());
           }
-          one.reply->send({.body = answer_json(one.samples).dump()});
+          one.reply->send({.body = answer_json(one.samples, -1).dump()});
         }
     running_.clear();
     say(reply, 200, {{"status", "paused"}});
@@ -306,32 +310,36 @@ class FakeEngine {
       return refuse(reply, 500, "the engine has stumbled");
     if (!wrong_answer.empty()) return reply->send({.body = wrong_answer});
     std::string directory;
+    int64_t version = -1;
     const std::string name = kind_ == EngineKind::sglang ? body.value("lora_path", "") : body.value("model", "");
     if (!name.empty() && name != "base") {
       const std::lock_guard lock(mutex_);
       if (!adapters_.contains(name))
         return refuse(reply, kind_ == EngineKind::sglang ? 400 : 404, "The model `" + name + "` does not exist.");
       directory = adapters_[name];
+      version = versions_[name];
     }
+    if (says_version != -2) version = says_version;
     if (name.empty() || name == "base") directory = weights();
-    const OrderedJson& sampling = body.contains("sampling_params") ? body["sampling_params"] : body;
+    const OrderedJson& given = body.contains("sampling_params") ? body["sampling_params"] : body;
+    const OrderedJson& sampling = given.is_array() ? given.front() : given;
+    const int64_t count = given.is_array() ? static_cast<int64_t>(given.size()) : sampling.value("n", int64_t{1});
     const char* const key = kind_ == EngineKind::vllm     ? "prompt"
                             : kind_ == EngineKind::sglang ? "input_ids"
                                                           : "token_ids";
-    const auto prompt = body[key].get<std::vector<int32_t>>();
-    if (sampling.value("n", 1) > 1) ++rollouts;
+    const auto prompt = (given.is_array() ? body[key].front() : body[key]).get<std::vector<int32_t>>();
+    if (count > 1) ++rollouts;
     std::vector<Drawn> samples;
     OrderedJson how = sampling;
     if (logprobs_mode == "raw_logprobs") how["fake_logprobs_mode"] = "raw";
     try {
-      for (int64_t i = 0; i < sampling.value("n", int64_t{1}); ++i)
-        samples.push_back(generate_(directory, prompt, i, how));
+      for (int64_t i = 0; i < count; ++i) samples.push_back(generate_(directory, prompt, i, how));
     } catch (const std::exception& error) {  // what a real server's own fault looks like from outside
       return refuse(reply, 500, error.what());
     }
     const auto delay = std::chrono::milliseconds(token_ms * static_cast<int>(samples.front().tokens.size()));
     const auto answered = std::make_shared<bool>(false);
-    const std::string answer = answer_json(samples).dump();
+    const std::string answer = answer_json(samples, version).dump();
     if (token_ms > 0) running_.push_back({reply, std::move(samples), answered});
     server_->post_after(delay, [reply, answered, answer] {
       if (!std::exchange(*answered, true)) reply->send({.body = answer});
@@ -342,7 +350,7 @@ class FakeEngine {
     return drawn.aborted ? "abort" : drawn.stopped ? "stop" : "length";
   }
 
-  OrderedJson answer_json(const std::vector<Drawn>& samples) const {
+  OrderedJson answer_json(const std::vector<Drawn>& samples, int64_t version) const {
     OrderedJson choices = OrderedJson::array();
     for (size_t i = 0; i < samples.size(); ++i) {
       const Drawn& s = samples[i];
@@ -374,7 +382,10 @@ class FakeEngine {
       }
     }
     if (kind_ == EngineKind::sglang) return choices.size() == 1 ? choices[0] : choices;
-    return {{"id", "cmpl-1"}, {"choices", choices}, {"usage", {{"prompt_tokens", 1}}}};
+    return {{"id", "cmpl-1"},
+            {"choices", choices},
+            {"usage", {{"prompt_tokens", 1}}},
+            {"adapter_version", version < 0 ? OrderedJson(nullptr) : OrderedJson(version)}};
   }
 
   const EngineKind kind_;
@@ -393,6 +404,7 @@ class FakeEngine {
   std::vector<Reply> kept_;                      // of the server's thread
   mutable std::mutex mutex_;                     // of what follows
   std::map<std::string, std::string> adapters_;  // directories by name
+  std::map<std::string, int64_t> versions_;      // of each name that was ever loaded, as the request said
   std::string weights_;                          // directory whose weights took the base's place
   std::string last_;                             // directory that was loaded honestly
   std::vector<OrderedJson> bodies_;

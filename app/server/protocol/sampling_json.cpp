@@ -126,6 +126,8 @@ constexpr Unsupported kUnsupported[] = {{"suffix", "\"\""},
                                         {"thinking_token_budget", "-1"},
                                         {"watermarking", "false"},
                                         {"priority", "0"},
+                                        {"logits_processors", "[]"},
+                                        {"vllm_xargs", "{}"},
                                         {"return_token_offsets", "false"},
                                         {"return_assistant_tokens_mask", "false"},
                                         {"kv_transfer_params", "{}"},
@@ -141,7 +143,8 @@ std::optional<int64_t> read_top_logprobs(const Fields& fields, std::string_view 
                                               : rules.max_logprobs;
   const int64_t asked = *count == -1 ? rules.vocab_size : *count;
   if (asked > most)
-    throw bad_request(fmt::format("`{}` asks for {} log-probabilities, at most {} are allowed.", name, asked, most),
+    throw bad_request(fmt::format("`{}` asks for {} log-probabilities, at most {} are allowed (`--max-logprobs`).",
+                                  name, asked, most),
                       fields.full_name(name));
   return asked;
 }

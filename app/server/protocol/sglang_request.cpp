@@ -79,6 +79,71 @@ void check_candidates(const SglangRequest& request) {
   if (request.max_tokens != 0) refuse("`sampling_params.max_new_tokens` must be 0");
 }
 
+// Null, empty, or a list of such values.
+bool says_nothing(const OrderedJson& value) {
+  if (value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty())) return true;
+  return value.is_structured() && (value.is_object() ? value.empty() : std::ranges::all_of(value, says_nothing));
+}
+
+void refuse_unsupported_prompts(const Fields& fields) {
+  for (const char* name : {"input_embeds", "image_data", "video_data", "audio_data"})
+    if (fields.has(name)) throw bad_request(fmt::format("`{}` is not supported by this server.", name), name);
+  for (const char* name : {"custom_logit_processor", "session_params"})
+    if (const OrderedJson* value = fields.find(name); value != nullptr && !says_nothing(*value))
+      throw bad_request(fmt::format("`{}` is not supported by this server.", name), name);
+  if (fields.flag("return_hidden_states"))
+    throw bad_request("`return_hidden_states` is not supported by this server.", "return_hidden_states");
+}
+
+// SGLang refuses other names, too; the last two lines are Lockstep's own.
+void refuse_unknown_parameters(const Fields& given) {
+  constexpr std::string_view kKnown[] = {"max_new_tokens",
+                                         "stop",
+                                         "stop_token_ids",
+                                         "stop_regex",
+                                         "temperature",
+                                         "top_p",
+                                         "top_k",
+                                         "min_p",
+                                         "frequency_penalty",
+                                         "presence_penalty",
+                                         "repetition_penalty",
+                                         "min_new_tokens",
+                                         "n",
+                                         "json_schema",
+                                         "regex",
+                                         "ebnf",
+                                         "structural_tag",
+                                         "ignore_eos",
+                                         "skip_special_tokens",
+                                         "spaces_between_special_tokens",
+                                         "no_stop_trim",
+                                         "custom_params",
+                                         "stream_interval",
+                                         "logit_bias",
+                                         "sampling_seed",
+                                         "rollout",
+                                         "row",
+                                         "first_sample",
+                                         "logprob_temperature"};
+  for (const auto& [name, value] : given.json().items())
+    if (std::ranges::count(kKnown, std::string_view(name)) == 0)
+      throw bad_request(fmt::format("`{}` is not a sampling parameter.", given.full_name(name)), given.full_name(name));
+}
+
+// Takes the seeds out of a batch's list of sampling parameters: each prompt may have its own.
+std::vector<std::optional<uint64_t>> take_seeds(OrderedJson& parameters) {
+  std::vector<std::optional<uint64_t>> seeds;
+  for (OrderedJson& one : parameters) {
+    seeds.emplace_back();
+    if (!one.is_object()) continue;
+    if (const auto seed = Fields(one, "sampling_params.").integer("sampling_seed"))
+      seeds.back() = static_cast<uint64_t>(*seed);
+    one.erase("sampling_seed");
+  }
+  return seeds;
+}
+
 // SGLang's names and defaults onto vLLM's fields, whose ranges are the same or wider.
 SamplingFields read_parameters(const Fields& given, const SamplingRules& rules) {
   for (const char* name : {"stop_regex", "json_schema", "regex", "ebnf", "structural_tag"})
@@ -125,17 +190,22 @@ SglangRequest parse_sglang(const OrderedJson& body, const SamplingRules& rules) 
     if (ids->is_array() && request.ids.size() != count)
       throw bad_request(fmt::format("`rid` holds {} values for {} prompts.", request.ids.size(), count), "rid");
   }
-  for (const char* name : {"input_embeds", "image_data", "video_data", "audio_data"})
-    if (fields.has(name)) throw bad_request(fmt::format("`{}` is not supported by this server.", name), name);
-  if (fields.flag("return_hidden_states"))
-    throw bad_request("`return_hidden_states` is not supported by this server.", "return_hidden_states");
-  const OrderedJson common_json =
-      common_values(fields, {"sampling_params", "return_logprob", "top_logprobs_num", "logprob_start_len"}, count);
+  refuse_unsupported_prompts(fields);
+  OrderedJson shared = OrderedJson::object();
+  const std::initializer_list<const char*> names = {"sampling_params", "return_logprob", "top_logprobs_num",
+                                                    "logprob_start_len"};
+  for (const char* name : names)
+    if (const OrderedJson* value = fields.find(name)) shared[name] = *value;
+  if (shared.contains("sampling_params") && shared["sampling_params"].is_array())
+    request.seeds = take_seeds(shared["sampling_params"]);
+  const OrderedJson common_json = common_values(Fields(shared), names, count);
   const Fields each(common_json);
   const OrderedJson no_parameters = OrderedJson::object();
   const OrderedJson* parameters = each.find("sampling_params");
   const Fields sampling(parameters == nullptr ? no_parameters : *parameters, "sampling_params.");
+  refuse_unknown_parameters(sampling);
   request.max_tokens = sampling.integer("max_new_tokens", 0, kMaxTokens);
+  request.to_context = !request.max_tokens && sampling.json().contains("max_new_tokens");
   CommonFields& common = request.common;
   common.sampling = read_parameters(sampling, rules);
   common.options.stream = fields.flag("stream");

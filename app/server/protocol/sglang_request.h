@@ -17,6 +17,8 @@ struct SglangRequest {
   std::vector<std::optional<std::string>> adapters;  // of each prompt
   std::vector<std::string> ids;                      // of each prompt; empty: random
   std::optional<int64_t> max_tokens;                 // 0: the prompt is computed, and nothing more
+  bool to_context = false;                           // "max_new_tokens": null
+  std::vector<std::optional<uint64_t>> seeds;        // of each prompt; empty: all have that of `common`
   bool text_in_logprobs = false;
   int64_t logprob_start = -1;  // first token of the prompt whose log-prob is returned; -1: none
   CommonFields common;

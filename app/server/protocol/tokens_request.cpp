@@ -17,6 +17,8 @@ TokensRequest parse_tokens(const OrderedJson& body, const SamplingRules& rules) 
   TokensRequest request{.tokens = *fields.ids("token_ids"), .common = read_common(sampling, rules, true)};
   for (const char* name : {"features", "content_parts", "kv_transfer_params", "ec_transfer_params"})
     if (fields.has(name)) throw bad_request(fmt::format("`{}` is not supported by this server.", name), name);
+  if (const auto priority = fields.integer("priority"); priority.value_or(0) != 0)
+    throw bad_request("`priority` is not supported by this server.", "priority");
   CommonFields& common = request.common;
   common.model = fields.string("model");
   common.request_id = fields.string("request_id");

@@ -59,7 +59,10 @@ void Answer::start(uint64_t key) {
         if (!pinned) pinned = service_.serving.adapters().get(request.adapter, request.adapter_version);
         request.pinned_adapter = pinned;
       }
-      if (!prepared_.seeded) request.sampling.seed = service_.random_seed();
+      if (prepared_.prompts[i].seed)
+        request.sampling.seed = *prepared_.prompts[i].seed;
+      else if (!prepared_.seeded)
+        request.sampling.seed = service_.random_seed();
       ids_.push_back(service_.serving.submit(
           std::move(request),
           [&answers = service_.answers, key, i](GenerationUpdate update) { answers.put(key, i, std::move(update)); }));

@@ -32,6 +32,7 @@ struct PromptInput {
   std::vector<int32_t> tokens;
   std::string text = {};                    // of an echo
   std::optional<std::string> adapter = {};  // instead of the request's
+  std::optional<uint64_t> seed = {};        // as well
 };
 
 // What is asked of the engine, and how it is answered.

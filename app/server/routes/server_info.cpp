@@ -49,6 +49,7 @@ Reading handle_server_info(Service& service, const HttpRequest&) {
                                                          {"max_loras_per_batch", options.max_loras + 1},
                                                          {"max_loaded_loras", options.max_loras},
                                                          {"weight_version", service.weight_version()},
+                                                         {"enable_deterministic_inference", true},
                                                          {"quantization", nullptr}})));
 }
 

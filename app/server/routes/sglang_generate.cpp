@@ -206,6 +206,7 @@ Reading handle_sglang_generate(Service& service, const HttpRequest& request) {
       prompts.push_back({.tokens = service.encode(text, true)});
   for (size_t i = 0; i < prompts.size(); ++i)
     prompts[i].adapter = asked.adapters[i] ? service.model(*asked.adapters[i]).adapter : "";
+  for (size_t i = 0; i < asked.seeds.size(); ++i) prompts[i].seed = asked.seeds[i];
   CommonFields common = asked.common;
   common.model = asked.adapters[0];
   const bool alike = std::ranges::all_of(asked.adapters, [&](const auto& name) { return name == asked.adapters[0]; });
@@ -215,7 +216,8 @@ Reading handle_sglang_generate(Service& service, const HttpRequest& request) {
   constexpr int64_t kUsualTokens = 128;
   asked.prompts = {};  // tokens by now
   const bool discard = asked.max_tokens == 0;
-  const TokenLimit limit{.asked = discard ? 1 : asked.max_tokens, .usual = kUsualTokens};
+  TokenLimit limit{.asked = discard ? 1 : asked.max_tokens, .usual = kUsualTokens};
+  if (asked.to_context) limit.usual.reset();
   PreparedRequest prepared = prepare_request(service, common, std::move(prompts), limit, given_id(request), "");
   prepared.discard = discard;
   return [&service, prepared = std::move(prepared), asked = std::move(asked)](Reply reply) mutable {

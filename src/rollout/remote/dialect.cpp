@@ -95,9 +95,9 @@ int64_t asked_tokens(const SampleRequest& request, const ServerFacts& facts) {
                            1);
 }
 
-int64_t request_seed(const SampleRequest& request) {
-  const auto bits =
-      philox(request.sampling.seed, {request.rollout, request.row, static_cast<uint32_t>(request.first_sample), 0});
+int64_t request_seed(const SampleRequest& request, int64_t sample) {
+  const auto bits = philox(request.sampling.seed,
+                           {request.rollout, request.row, static_cast<uint32_t>(request.first_sample + sample), 0});
   return static_cast<int64_t>(bits[0] >> 1);
 }
 
@@ -118,6 +118,15 @@ RemoteSample checked_sample(std::vector<int32_t> tokens, std::vector<float> logp
       throw FormatError({.what = "a log-prob is above 0", .where = where, .got = fmt::format("{}", logprob)});
   }
   return {.tokens = std::move(tokens), .logprobs = std::move(logprobs)};
+}
+
+void check_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size) {
+  for (const int32_t token : tokens)
+    if (token < 0 || (vocab_size > 0 && token >= vocab_size))
+      throw FormatError({.what = "a server answers with a token that the model does not have",
+                         .got = fmt::format("token {}", token),
+                         .wanted = vocab_size > 0 ? fmt::format("0 to {}", vocab_size - 1) : "0 or more",
+                         .attempt = "a server of the run's model, with its tokenizer"});
 }
 
 void repeat_greedy(const SampleRequest& request, RemoteAnswer& answer) {

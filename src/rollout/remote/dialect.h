@@ -25,7 +25,8 @@ struct ServerFacts {
   std::optional<int64_t> max_loras, max_lora_rank, data_parallel;
   std::optional<bool> lora_enabled;
   std::optional<LogprobKind> logprobs;
-  std::string device;  // "cpu", "cuda"; empty: not said
+  std::string device;          // "cpu", "cuda"; empty: not said
+  bool seeds_samples = false;  // SGLang: it draws each sample from a seed, and knows the field that brings one
   bool quantized = false;
   std::string weight_version;         // what it calls its weights; empty: nothing, or it does not say
   std::vector<std::string> adapters;  // loaded now
@@ -62,14 +63,18 @@ class Dialect {
   // drawn is sent. Greedy samples are all alike: one is asked for.
   virtual net::HttpRequest generate(const SampleRequest& request, const std::string& adapter,
                                     const ServerFacts& facts) const = 0;
-  // FormatError: what is missing or of another length. The number of samples is the request's.
+  // Why requests bring no seed, so that samples cannot be drawn again; empty: they bring one.
+  virtual std::string without_seed(const ServerFacts& facts) const = 0;
+  // FormatError: what is missing or of another length, or made by another version of the adapter than the request's,
+  // where servers say so. The number of samples is the request's.
   virtual RemoteAnswer read_answer(const std::string& body, const SampleRequest& request) const = 0;
   // The message of an answer that is not ok().
   virtual std::string error_text(const net::HttpAnswer& answer) const = 0;
   // Whether an answer says that it does not know the adapter.
   virtual bool lacks_adapter(const net::HttpAnswer& answer, const std::string& adapter) const = 0;
 
-  virtual net::HttpRequest load(const std::string& name, const std::string& directory) const = 0;
+  // `version`: the number that a Lockstep server gives it, with which requests name it; others have no numbers.
+  virtual net::HttpRequest load(const std::string& name, const std::string& directory, int64_t version) const = 0;
   virtual net::HttpRequest unload(const std::string& name) const = 0;
   // The same with the tensors in the request: `tensors` is what a pickle of them says in base64, and the adapter's
   // config (versions/tensor_payload.h). ConfigError: servers of this kind take files only.

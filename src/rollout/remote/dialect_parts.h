@@ -1,6 +1,7 @@
 // What dialects share. Internal to rollout/remote.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,14 +30,16 @@ bool is_greedy(const SamplingParams& params);
 int64_t asked_samples(const SampleRequest& request);  // greedy: 1
 // max_tokens within max_context of the request and the server's; at least 1.
 int64_t asked_tokens(const SampleRequest& request, const ServerFacts& facts);
-// A seed that no other prompt of the run has, below 2^31.
-int64_t request_seed(const SampleRequest& request);
+// A seed that no other prompt of the run has, below 2^31; `sample`: of one sample of the request.
+int64_t request_seed(const SampleRequest& request, int64_t sample = 0);
 
 net::HttpRequest post_json(const std::string& path, const OrderedJson& body);
 // Lists of one length, or FormatError naming `where`; the log-prob of a token that cannot come is a large negative
 // number in JSON, and -infinity here.
 RemoteSample checked_sample(std::vector<int32_t> tokens, std::vector<float> logprobs, const std::string& where,
                             bool may_be_empty = false);
+// FormatError: a token that a vocabulary of this size does not have; 0: it is not known.
+void check_vocabulary(std::span<const int32_t> tokens, int64_t vocab_size);
 // The one sample of a greedy request, as often as it asked.
 void repeat_greedy(const SampleRequest& request, RemoteAnswer& answer);
 void check_count(const SampleRequest& request, const RemoteAnswer& answer, const std::string& where);

@@ -144,7 +144,20 @@ RemoteAnswer Fleet::generate(size_t index, const SampleRequest& request, const s
     throw ConfigError({.what = "a server refuses a request",
                        .where = servers_[index].address.text(),
                        .got = fmt::format("status {}: {}", answer.status, dialect_->error_text(answer))});
-  return reading(servers_[index].address.text(), [&] { return dialect_->read_answer(answer.body, request); });
+  return read_answer(index, answer, request);
+}
+
+RemoteAnswer Fleet::read_answer(size_t index, const net::HttpAnswer& answer, const SampleRequest& request) const {
+  const std::string where = servers_[index].address.text();
+  try {
+    RemoteAnswer read = reading("", [&] { return dialect_->read_answer(answer.body, request); });
+    for (const RemoteSample& sample : read.samples) check_vocabulary(sample.tokens, options_.vocab_size);
+    return read;
+  } catch (const FormatError& error) {  // which knows the route alone
+    Fault fault = error.fault();
+    fault.where = where + fault.where;
+    throw FormatError(std::move(fault));
+  }
 }
 
 void Fleet::lost(size_t index, const std::string& why) {
@@ -168,13 +181,14 @@ void Fleet::lost_unchecked(size_t index, const std::string& why) {
   lost(index, why);
 }
 
-void Fleet::forgot(size_t index, const std::string& adapter) {
+void Fleet::forgot(size_t index, const std::string& adapter, const std::string& says) {
   Server& server = servers_[index];
   if (server.up && ++server.forgot >= kMaxForgotten)
     throw ResourceError({.what = "a server does not know the adapter that it says it has loaded",
                          .where = server.address.text(),
-                         .got = fmt::format("{}: unknown {} times in a row", adapter, server.forgot),
-                         .attempt = "start the server again and resume the run"});
+                         .got = fmt::format("{}: unknown {} times in a row: {}", adapter, server.forgot, says),
+                         .attempt = "start the server again, where nobody else loads adapters under the names of this "
+                                    "run, and resume the run"});
   lost(index, "it has forgotten its adapters");
 }
 

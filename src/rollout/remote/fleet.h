@@ -40,6 +40,7 @@ struct FleetOptions {
   milliseconds retry_interval = std::chrono::seconds(2);  // between two looks at a server that is away
   milliseconds first_pause{100};                          // before a request that failed is sent again; it doubles
   int64_t max_samples = 256;                              // in flight at each server; further ones wait here
+  int64_t vocab_size = 0;                                 // of the run's model; 0: not known
   OnVersionChange on_version_change = OnVersionChange::cut;
   std::function<void(const std::string& note)> on_note = [](const std::string&) {};
   // Called again and again while a server is waited for, for whatever reason, by the thread that waits; may throw.
@@ -133,6 +134,9 @@ class Fleet {
   // net::Unreachable or is too slow is lost (`and_checks`: unchecked). Of what else is thrown, the first server's is.
   void at_each(const std::function<void(size_t server)>& job, bool and_checks = false);
 
+  // What an answer that is ok() says. FormatError naming the server: what Dialect::read_answer throws, and tokens that
+  // the run's model does not have.
+  RemoteAnswer read_answer(size_t server, const net::HttpAnswer& answer, const SampleRequest& request) const;
   // One short request to one server, which is waited for. net::Unreachable; ConfigError: the server refuses it;
   // FormatError.
   RemoteAnswer generate(size_t server, const SampleRequest& request, const std::string& adapter);
@@ -144,8 +148,9 @@ class Fleet {
   void lost(size_t server, const std::string& why);
   // The same, in the middle of a check: it is checked before it is up again, whatever it has kept.
   void lost_unchecked(size_t server, const std::string& why);
-  // The same for one that does not know an adapter that it had loaded. ResourceError: not the first time in a row.
-  void forgot(size_t server, const std::string& adapter);
+  // The same for one that does not know an adapter that it had loaded, as it says. ResourceError: not the first time in
+  // a row.
+  void forgot(size_t server, const std::string& adapter, const std::string& says);
   void answered(size_t server) { servers_[server].forgot = 0; }
   // Looks at servers that are away and whose time has come; whether one answers at all is asked without waiting.
   // ResourceError: none has answered for outage_timeout. A server that comes back and is not what it was stays away

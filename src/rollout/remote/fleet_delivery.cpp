@@ -38,8 +38,9 @@ void Fleet::load_at(size_t index, const HeldAdapter& adapter) {
   loaded.insert(adapter.name);
   try {
     deliver(index, adapter,
-            adapter.delivery == Delivery::adapter_files ? dialect_->load(adapter.name, adapter.directory)
-                                                        : dialect_->load_tensors(adapter.name, *adapter.tensors));
+            adapter.delivery == Delivery::adapter_files
+                ? dialect_->load(adapter.name, adapter.directory, adapter.policy.version)
+                : dialect_->load_tensors(adapter.name, *adapter.tensors));
   } catch (const ConfigError&) {
     loaded.erase(adapter.name);
     throw;

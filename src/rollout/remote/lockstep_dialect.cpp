@@ -51,16 +51,22 @@ class LockstepDialect : public Dialect {
                          {"stop", s.stop},
                          {"stop_token_ids", s.stop_token_ids},
                          {"ignore_eos", true},  // end tokens are among stop_token_ids
-                         {"logprobs", 1}};
+                         {"logprobs", 0}};
     for (const auto& [token, bias] : s.logit_bias) sampling["logit_bias"][std::to_string(token)] = bias;
-    return post_json(kGenerate, {{"model", adapter.empty() ? facts.model : adapter},
-                                 {"token_ids", request.tokens},
-                                 {"sampling_params", sampling},
-                                 {"stream", false}});
+    OrderedJson body{{"model", adapter.empty() ? facts.model : adapter},
+                     {"token_ids", request.tokens},
+                     {"sampling_params", sampling},
+                     {"stream", false}};
+    // Somebody else may load another adapter under this name.
+    if (!adapter.empty()) body["adapter_version"] = request.policy.version;
+    return post_json(kGenerate, body);
   }
+
+  std::string without_seed(const ServerFacts&) const override { return ""; }
 
   RemoteAnswer read_answer(const std::string& body, const SampleRequest& request) const override {
     const Json json = parse_json(body, kGenerate);
+    check_version(json, request.policy);
     RemoteAnswer answer;
     for (const Json& choice : JsonObject(json, kGenerate).value("choices")) {
       const JsonObject object(choice, kGenerate);
@@ -84,8 +90,9 @@ class LockstepDialect : public Dialect {
   bool lacks_adapter(const net::HttpAnswer& answer, const std::string& adapter) const override {
     return answer.status == 404 && !adapter.empty();
   }
-  net::HttpRequest load(const std::string& name, const std::string& directory) const override {
-    return post_json("/v1/load_lora_adapter", {{"lora_name", name}, {"lora_path", directory}});
+  net::HttpRequest load(const std::string& name, const std::string& directory, int64_t version) const override {
+    return post_json("/v1/load_lora_adapter",
+                     {{"lora_name", name}, {"lora_path", directory}, {"adapter_version", version}});
   }
   net::HttpRequest unload(const std::string& name) const override {
     return post_json("/v1/unload_lora_adapter", {{"lora_name", name}});
@@ -94,6 +101,20 @@ class LockstepDialect : public Dialect {
  private:
   static constexpr const char* kHello = "/hello";
   static constexpr const char* kGenerate = "/inference/v1/generate";
+
+  static void check_version(const Json& json, const lora::PolicyId& asked) {
+    const int64_t version = integer_at(json, "adapter_version").value_or(lora::PolicyId::kBase);
+    if (version == asked.version) return;
+    const auto text = [](int64_t number) {
+      return number == lora::PolicyId::kBase ? std::string("the base") : fmt::format("version {}", number);
+    };
+    throw FormatError({.what = "an answer was made by another version of the adapter than was asked for",
+                       .where = kGenerate,
+                       .got = text(version),
+                       .wanted = text(asked.version),
+                       .attempt = "a server where nobody else loads adapters under the names of this run, and no proxy "
+                                  "that changes requests"});
+  }
 };
 
 }  // namespace

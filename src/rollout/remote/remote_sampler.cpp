@@ -167,7 +167,8 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
   const std::string where = fleet_.server(index).address.text();
   const HeldAdapter* const adapter = fleet_.find(open.request.policy);
   if (adapter != nullptr && fleet_.dialect().lacks_adapter(answer, adapter->name)) {
-    if (open.times_lost == fleet_.server(index).times_lost) fleet_.forgot(index, adapter->name);
+    if (open.times_lost == fleet_.server(index).times_lost)
+      fleet_.forgot(index, adapter->name, fleet_.dialect().error_text(answer));
     return again(open);
   }
   fleet_.answered(index);
@@ -183,7 +184,7 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
       throw ConfigError({.what = "a server refuses a request",
                          .where = where,
                          .got = fmt::format("status {}: {}", answer.status, said)});
-    const RemoteAnswer read = fleet_.dialect().read_answer(answer.body, open.request);
+    const RemoteAnswer read = fleet_.read_answer(index, answer, open.request);
     if (comes_to_nothing(open, read)) return;
     ++stats_.requests;
     events_.push_back({ticket, Started{}});
@@ -200,9 +201,6 @@ void RemoteSampler::take_answer(Ticket ticket, Open& open, size_t index, const n
       }
     }
     close(ticket);
-  } catch (const Json::exception& error) {
-    fail(ticket, std::make_exception_ptr(FormatError(
-                     {.what = "a server's answer has another shape", .where = where, .got = error.what()})));
   } catch (const Error&) {
     fail(ticket, std::current_exception());
   }

@@ -32,6 +32,7 @@ class SglangDialect : public Dialect {
       facts.lora_enabled = json["enable_lora"].get<bool>();
     if (json.contains("device") && json["device"].is_string()) facts.device = json["device"].get<std::string>();
     facts.quantized = object.has("quantization");
+    facts.seeds_samples = json.value("enable_deterministic_inference", Json()) == true;
     facts.logprobs = LogprobKind::tempered;  // unless its environment says otherwise, which only measuring shows
   }
 
@@ -58,7 +59,13 @@ class SglangDialect : public Dialect {
     OrderedJson body{{"input_ids", request.tokens}, {"sampling_params", sampling}, {"return_logprob", true},
                      {"logprob_start_len", -1},     {"top_logprobs_num", 0},       {"stream", false}};
     if (!adapter.empty()) body["lora_path"] = adapter;
+    if (without_seed(facts).empty()) seed(body, request);
     return post_json("/generate", body);
+  }
+
+  // Without that flag the field is ignored, and a server before 0.5.3 refuses it.
+  std::string without_seed(const ServerFacts& facts) const override {
+    return facts.seeds_samples ? "" : "SGLang reads one with --enable-deterministic-inference only";
   }
 
   RemoteAnswer read_answer(const std::string& body, const SampleRequest& request) const override {
@@ -81,7 +88,7 @@ class SglangDialect : public Dialect {
            message_of(answer).find(adapter) != std::string::npos;
   }
 
-  net::HttpRequest load(const std::string& name, const std::string& directory) const override {
+  net::HttpRequest load(const std::string& name, const std::string& directory, int64_t) const override {
     return post_json("/load_lora_adapter", {{"lora_name", name}, {"lora_path", directory}});
   }
   net::HttpRequest unload(const std::string& name) const override {
@@ -124,6 +131,20 @@ class SglangDialect : public Dialect {
   }
 
  private:
+  // As a batch: the n samples of one prompt would share one seed, and be one sample n times.
+  static void seed(OrderedJson& body, const SampleRequest& request) {
+    const int64_t samples = asked_samples(request);
+    OrderedJson prompts = OrderedJson::array(), parameters = OrderedJson::array();
+    for (int64_t i = 0; i < samples; ++i) {
+      prompts.push_back(request.tokens);
+      parameters.push_back(body["sampling_params"]);
+      parameters.back()["n"] = 1;
+      parameters.back()["sampling_seed"] = request_seed(request, i);
+    }
+    body["input_ids"] = std::move(prompts);
+    body["sampling_params"] = std::move(parameters);
+  }
+
   static constexpr const char* kModelInfo = "/model_info";
 
   // Tokens are those of the log-probs: output_ids may lack the one that ended the sample.

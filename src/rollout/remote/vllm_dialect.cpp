@@ -50,9 +50,16 @@ class VllmDialect : public Dialect {
                      {"add_special_tokens", false},
                      {"stream", false}};
     for (const auto& [token, bias] : s.logit_bias) body["logit_bias"][std::to_string(token)] = bias;
-    // A seed of a request takes another path through the sampler, on which the CPU engine ends.
-    if (!facts.device.empty() && facts.device != "cpu") body["seed"] = request_seed(request);
+    if (without_seed(facts).empty()) body["seed"] = request_seed(request);
     return post_json("/v1/completions", body);
+  }
+
+  // A seed of a request takes another path through the sampler, on which the CPU engine ends.
+  std::string without_seed(const ServerFacts& facts) const override {
+    if (facts.device.empty())
+      return "the server does not say whether it runs on a CPU, where a seed ends it (VLLM_SERVER_DEV_MODE=1 in its "
+             "environment has it say so)";
+    return facts.device == "cpu" ? "vLLM on a CPU takes none" : "";
   }
 
   RemoteAnswer read_answer(const std::string& body, const SampleRequest& request) const override {
@@ -73,7 +80,7 @@ class VllmDialect : public Dialect {
     return answer.status == 404 && !adapter.empty() && message_of(answer).find(adapter) != std::string::npos;
   }
 
-  net::HttpRequest load(const std::string& name, const std::string& directory) const override {
+  net::HttpRequest load(const std::string& name, const std::string& directory, int64_t) const override {
     return post_json("/v1/load_lora_adapter", {{"lora_name", name}, {"lora_path", directory}});
   }
   net::HttpRequest unload(const std::string& name) const override {
