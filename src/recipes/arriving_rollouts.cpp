@@ -212,6 +212,16 @@ void ArrivingRollouts::drop_stale() {
   });
 }
 
+// Groups that were judged since the last rollout was taken. There are no rounds here: a rollout's worth of groups is
+// one.
+void ArrivingRollouts::require_passing() const {
+  const rl::GatePlan& gates = sampling_.gates();
+  const auto passed = static_cast<int64_t>(ready_.size());
+  const int64_t judged = passed + rejected_;
+  if (rejected_ == 0 || passed >= batch_ || judged < gates.max_rounds * batch_) return;
+  rl::throw_too_few_groups(gates, {.rounds = gates.max_rounds, .sampled = judged}, passed);
+}
+
 void ArrivingRollouts::wait(std::unique_lock<std::mutex>& lock, int64_t rollout, const std::function<bool()>& done) {
   constexpr auto kPause = std::chrono::milliseconds(100);
   while (!changed_.wait_for(lock, kPause, done)) {
@@ -233,6 +243,7 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   changed_.notify_all();
   wait(lock, rollout, [this] {
     drop_stale();  // groups that began early may finish while others are waited for
+    if (!failure_) require_passing();
     return static_cast<int64_t>(ready_.size()) >= batch_ || failure_;
   });
   if (static_cast<int64_t>(ready_.size()) < batch_) std::rethrow_exception(failure_);

@@ -98,6 +98,24 @@ TEST_F(Arrival, TrainsOnWhatIsThereWithinItsBound) {
   }
 }
 
+// No group passes: it ends with the counts, as a run in turn does, and does not sample without end.
+TEST_F(Arrival, ItEndsWhereTooFewGroupsPassTheGates) {
+  int asked = 0;
+  control_.interrupted = [&] { return ++asked > 300; };
+  RlOptions equal = arriving("equal");
+  equal.reward.choices = {{.rule = *rl::rule_of("zero")}};
+  equal.need_spread = true;
+  equal.max_filter_rounds = 3;
+  testing::expect_error<DataError>([&] { run_rl(equal, control_); }, {"rewards that differ", "in 3 rounds"});
+  asked = 0;
+  RlOptions unknown = arriving("unknown");
+  unknown.reward.choices = {{.kind = rl::RewardKind::command}};
+  unknown.reward.command = "false";
+  unknown.on_reward_failure = rl::RewardFailure::drop_group;
+  unknown.max_filter_rounds = 2;
+  testing::expect_error<DataError>([&] { run_rl(unknown, control_); }, {"rewards that are all known", "in 2 rounds"});
+}
+
 TEST_F(Arrival, WithoutStalenessItIsOnPolicy) {
   RlOptions options = arriving("run");
   options.async.max_staleness = 0;
