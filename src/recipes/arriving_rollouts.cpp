@@ -193,10 +193,12 @@ void ArrivingRollouts::accept(rl::FinishedGroup group) {
                      .attempt = "mend the reward, or leave out such samples (RlOptions::on_reward_failure)"});
   // Only now: until here a checkpoint draws the group again.
   std::erase_if(running_, [&](const Submission& other) { return other.number == group.request.number; });
-  if ((gates.need_spread && !rl::has_spread(trajectories)) || (gates.need_rewards && unknown != group.samples.end()))
+  if ((gates.need_spread && !rl::has_spread(trajectories)) || (gates.need_rewards && unknown != group.samples.end())) {
     ++rejected_;
-  else
+    unknown_.add(group.samples, group.request.asked.row);
+  } else {
     ready_.push_back(std::move(group));
+  }
 }
 
 // --- The thread of the run ---
@@ -248,9 +250,11 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   });
   if (static_cast<int64_t>(ready_.size()) < batch_) std::rethrow_exception(failure_);
   followed_ = 0;
+  rl::UnknownRewards unknown = std::exchange(unknown_, {});
   for (int64_t group = 0; group < batch_; ++group) {
     const rl::FinishedGroup& taken = taken_.emplace_back(std::move(ready_.front()));
     ready_.pop_front();
+    unknown.add(taken.samples, taken.request.asked.row);
     for (const rl::GradedSample& sample : taken.samples) followed_ += has_several_versions(sample) ? 1 : 0;
     for (rl::Trajectory& trajectory :
          rl::trajectories_of(taken, group, {parts_.tokenizer, sampling_.params().stop_token_ids}))
@@ -265,6 +269,7 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   lock.unlock();
   changed_.notify_all();
   sampled.rollout.report = rl::summarize(sampled.rollout.trajectories);
+  unknown.write_to(sampled.rollout.report);
   sampled.rollout.report.rollout_ms = wait_ms_;
   judge_samples(sampled, options_);
   return sampled;

@@ -74,6 +74,7 @@ class ArrivingRollouts final : public RolloutSource {
   std::vector<rl::FinishedGroup> taken_;  // of the rollout that is trained on
   int64_t trained_ = 0;                   // iterations
   int64_t rejected_ = 0;                  // groups that did not pass a gate, since the last rollout
+  rl::UnknownRewards unknown_;            // of these groups
   int64_t stale_ = 0;                     // groups that were too old, in this process
   std::exception_ptr failure_;
   std::atomic<bool> stopping_ = false;

@@ -378,6 +378,27 @@ TEST_F(SlowRewards, AGroupThatWasGradedForLongIsTooOld) {
   EXPECT_GT(metrics("run").back().at("async/stale_groups").get<int64_t>(), 0);
 }
 
+TEST_F(SlowRewards, ALineSaysWhyARewardIsUnknown) {
+  for (const std::string kind : {"partial", "arriving", "loaded"}) {
+    RlOptions options = kind == "arriving" ? arriving(kind) : kind == "partial" ? partial(kind) : rl(kind);
+    options.num_rollout = 2;
+    options.correction = {};
+    grade_by(options, "reward = None if sample['index'] == 2 else reward");
+    if (kind == "arriving") options.debug.save_rollouts = dump("saved");
+    if (kind == "loaded") options.debug = {.train_only = true, .load_rollouts = dump("saved")};
+    out_.str("");
+    info_.str("");
+    run_rl(options, control_);
+    const std::string said = out_.str() + info_.str();
+    EXPECT_NE(said.find("4 of 16 rewards unknown; the first: "), std::string::npos) << kind << "\n" << said;
+    EXPECT_NE(said.find(kind == "loaded" ? "sample 2: unknown when " : "sample 2: the reward is null"),
+              std::string::npos)
+        << kind << "\n"
+        << said;
+    for (const Json& line : metrics(kind)) EXPECT_EQ(line.at("reward_unknown"), 4) << kind;
+  }
+}
+
 // A reward service that is gone after three rollouts stops the run, and the run goes on when it is back: the checkpoint
 // knows nothing of the rewards that were not given.
 TEST_F(SlowRewards, ARunThatAnUnknownRewardStoppedGoesOnWhenItIsMended) {
