@@ -225,9 +225,9 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   if (plan.observer != nullptr) plan.observer->prepared(datums);
   report.next = {.kl_reward = algorithm.shaping.kl_coef, .entropy = algorithm.loss.entropy_coef};
   if (algorithm.kl_control.target != 0)
-    report.next.kl_reward =
-        adapted_kl(algorithm.kl_control, algorithm.shaping.kl_coef, mean_kl(datums, false, algorithm.shaping.kl_type),
-                   static_cast<double>(datums.size()));
+    if (const auto kl = mean_kl(datums, false, algorithm.shaping.kl_type))  // else nothing was measured
+      report.next.kl_reward =
+          adapted_kl(algorithm.kl_control, algorithm.shaping.kl_coef, *kl, static_cast<double>(datums.size()));
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
   const bool apart = plan.dropout || plan.version_of;

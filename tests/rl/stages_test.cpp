@@ -97,13 +97,13 @@ TEST(Advantages, UnknownRewardsLeaveTheBaseline) {
 
 TEST(Reference, TheKlIsAveragedAsTheLossIs) {
   const double first = low_var(0.5) + low_var(-0.25), second = low_var(1) + low_var(2) + low_var(-0.5);
-  EXPECT_NEAR(mean_kl(two_datums(), false), (first / 2 + second / 3) / 2, 1e-12);
-  EXPECT_NEAR(mean_kl(two_datums(), true), (first + second) / 5, 1e-12);
+  EXPECT_NEAR(*mean_kl(two_datums(), false), (first / 2 + second / 3) / 2, 1e-12);
+  EXPECT_NEAR(*mean_kl(two_datums(), true), (first + second) / 5, 1e-12);
   std::vector<train::Datum> datums = two_datums();
   datums[0].weights.assign(3, 0.0f);
-  EXPECT_NEAR(mean_kl(datums, false), second / 3, 1e-12) << "only of what is learned from";
+  EXPECT_NEAR(*mean_kl(datums, false), second / 3, 1e-12) << "only of what is learned from";
   datums[1].weights.assign(3, 0.0f);
-  EXPECT_EQ(mean_kl(datums, false), 0);
+  EXPECT_EQ(mean_kl(datums, false), std::nullopt);
 }
 
 class Logprobs : public ::testing::Test {
