@@ -41,7 +41,7 @@ struct TrainPlan {
 
 struct TrainReport {
   std::optional<double> kl = {};  // to the reference, before the first step; none: no token learns, or no reference
-  double entropy = 0;             // mean over the steps
+  double entropy = 0;             // mean over the steps that were taken
   double clip_fraction = 0;       // the same: rows that the loss clips or masks
   double policy_kl = 0;           // the same: old - new log-probs
   double distillation = 0;        // the same: of a distillation loss, before its coefficient

@@ -129,6 +129,20 @@ TEST(RlLoop, WhereNothingIsLearnedThereIsNoKl) {
   EXPECT_EQ(unknown.next.kl_reward, 0.5);
 }
 
+// Of two steps the second has no known reward and is not taken.
+TEST(RlLoop, MetricsAreMeansOverTheStepsThatWereTaken) {
+  World world, half;
+  Rollout rollout = world.roll(0), first = half.roll(0);
+  for (size_t i = 8; i < 16; ++i) rollout.trajectories[i].reward.reset();
+  first.trajectories.resize(8);
+  const TrainReport got = world.learn(rollout), wanted = half.learn(first);
+  EXPECT_EQ(got.skipped_steps, 1);
+  EXPECT_GT(got.entropy, 0);
+  EXPECT_EQ(got.entropy, wanted.entropy);
+  EXPECT_EQ(got.ratio, wanted.ratio);
+  EXPECT_EQ(got.loss, wanted.loss);
+}
+
 // KL in the reward shifts what groups are compared by; the judge's reward stays in the report.
 TEST(RlLoop, KlInTheRewardComesBeforeTheAdvantages) {
   World world;
