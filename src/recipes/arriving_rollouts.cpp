@@ -193,10 +193,12 @@ void ArrivingRollouts::accept(rl::FinishedGroup group) {
                      .attempt = "mend the reward, or leave out such samples (RlOptions::on_reward_failure)"});
   // Only now: until here a checkpoint draws the group again.
   std::erase_if(running_, [&](const Submission& other) { return other.number == group.request.number; });
-  if ((gates.need_spread && !rl::has_spread(trajectories)) || (gates.need_rewards && unknown != group.samples.end()))
+  if ((gates.need_spread && !rl::has_spread(trajectories)) || (gates.need_rewards && unknown != group.samples.end())) {
     ++rejected_;
-  else
+    unknown_.add(group.samples, group.request.asked.row);
+  } else {
     ready_.push_back(std::move(group));
+  }
 }
 
 // --- The thread of the run ---
@@ -210,6 +212,16 @@ void ArrivingRollouts::drop_stale() {
     if (options_.async.retry_stale) again_.push_back({.number = next_number_++, .prompt = group.request.prompt});
     return true;
   });
+}
+
+// Groups that were judged since the last rollout was taken. There are no rounds here: a rollout's worth of groups is
+// one.
+void ArrivingRollouts::require_passing() const {
+  const rl::GatePlan& gates = sampling_.gates();
+  const auto passed = static_cast<int64_t>(ready_.size());
+  const int64_t judged = passed + rejected_;
+  if (rejected_ == 0 || passed >= batch_ || judged < gates.max_rounds * batch_) return;
+  rl::throw_too_few_groups(gates, {.rounds = gates.max_rounds, .sampled = judged}, passed);
 }
 
 void ArrivingRollouts::wait(std::unique_lock<std::mutex>& lock, int64_t rollout, const std::function<bool()>& done) {
@@ -233,13 +245,16 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   changed_.notify_all();
   wait(lock, rollout, [this] {
     drop_stale();  // groups that began early may finish while others are waited for
+    if (!failure_) require_passing();
     return static_cast<int64_t>(ready_.size()) >= batch_ || failure_;
   });
   if (static_cast<int64_t>(ready_.size()) < batch_) std::rethrow_exception(failure_);
   followed_ = 0;
+  rl::UnknownRewards unknown = std::exchange(unknown_, {});
   for (int64_t group = 0; group < batch_; ++group) {
     const rl::FinishedGroup& taken = taken_.emplace_back(std::move(ready_.front()));
     ready_.pop_front();
+    unknown.add(taken.samples, taken.request.asked.row);
     for (const rl::GradedSample& sample : taken.samples) followed_ += has_several_versions(sample) ? 1 : 0;
     for (rl::Trajectory& trajectory :
          rl::trajectories_of(taken, group, {parts_.tokenizer, sampling_.params().stop_token_ids}))
@@ -254,6 +269,7 @@ SampledRollout ArrivingRollouts::next(int64_t rollout) {
   lock.unlock();
   changed_.notify_all();
   sampled.rollout.report = rl::summarize(sampled.rollout.trajectories);
+  unknown.write_to(sampled.rollout.report);
   sampled.rollout.report.rollout_ms = wait_ms_;
   judge_samples(sampled, options_);
   return sampled;

@@ -28,7 +28,8 @@ class ArrivingRollouts final : public RolloutSource {
                    const rl::RlParts& parts, TrainingRun& run, RunProgress& progress);
   ~ArrivingRollouts() override;  // stops what is being sampled and forgets it
 
-  // Waits for a rollout's groups, the first that finished. What sampling them threw.
+  // Waits for a rollout's groups, the first that finished. What sampling them threw; DataError with the counts where
+  // max_filter_rounds rollouts' worth of groups were judged for this one and too few passed.
   SampledRollout next(int64_t rollout) override;
   void rest() override;
   int64_t finish(const SampledRollout& sampled) override;
@@ -52,6 +53,7 @@ class ArrivingRollouts final : public RolloutSource {
   void accept(rl::FinishedGroup group);
   // Of the run's thread; the lock is held.
   void drop_stale();
+  void require_passing() const;
   void wait(std::unique_lock<std::mutex>& lock, int64_t rollout, const std::function<bool()>& done);
 
   const RlOptions& options_;
@@ -72,6 +74,7 @@ class ArrivingRollouts final : public RolloutSource {
   std::vector<rl::FinishedGroup> taken_;  // of the rollout that is trained on
   int64_t trained_ = 0;                   // iterations
   int64_t rejected_ = 0;                  // groups that did not pass a gate, since the last rollout
+  rl::UnknownRewards unknown_;            // of these groups
   int64_t stale_ = 0;                     // groups that were too old, in this process
   std::exception_ptr failure_;
   std::atomic<bool> stopping_ = false;

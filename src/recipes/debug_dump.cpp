@@ -89,6 +89,13 @@ void require_groups(std::span<const TrajectoryLine> samples, const RlOptions& op
   }
 }
 
+// What a report says of the first reward that is unknown; empty if none is. The file does not say why.
+std::string first_unknown(std::span<const rl::Trajectory> trajectories, const std::string& path) {
+  const auto found = std::ranges::find_if(trajectories, [](const auto& trajectory) { return !trajectory.reward; });
+  if (found == trajectories.end()) return "";
+  return fmt::format("prompt {}, sample {}: unknown when {} was saved", found->group, found->index, path);
+}
+
 class NoReward final : public rl::Reward {
  public:
   Ticket submit(std::vector<rl::RewardSample> /*samples*/) override {
@@ -196,6 +203,7 @@ SampledRollout LoadedRollouts::next(int64_t rollout) {
     std::fill(mask.begin() + static_cast<ptrdiff_t>(sample.prompt_tokens), mask.end(), 1.0f);
   }
   loaded.rollout.report = rl::summarize(loaded.rollout.trajectories);
+  loaded.rollout.report.reward_failure = first_unknown(loaded.rollout.trajectories, path);
   for (size_t i = 0; i < masks.size(); ++i) loaded.rollout.trajectories[i].mask = std::move(masks[i]);
   const int64_t groups = options_.rollout_batch_size;
   loaded.gates = {.rounds = 1, .sampled = groups, .prompts_used = groups};

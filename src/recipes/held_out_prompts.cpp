@@ -145,7 +145,8 @@ OrderedJson HeldOutPrompts::line(size_t set, int64_t step, const EvalResult& res
   const auto or_null = [](const std::optional<double>& value) {
     return value ? OrderedJson(*value) : OrderedJson(nullptr);
   };
-  OrderedJson line{{"step", step}, {"eval", name(set)}, {"accuracy", or_null(result.accuracy)}};
+  OrderedJson line{
+      {"step", step}, {"eval", name(set)}, {"accuracy", or_null(result.accuracy)}, {"reward_unknown", result.unknown}};
   if (const int64_t n = samples(set); n > 1) {
     line[fmt::format("avg@{}", n)] = or_null(result.accuracy);
     if (result.majority) line[fmt::format("maj@{}", n)] = *result.majority;

@@ -58,8 +58,8 @@ class HeldOutPrompts {
   // `run` is the reward of training.
   EvalResult evaluate(size_t set, rollout::Sampler& sampler, const lora::PolicyId& policy, rl::Reward& run, RunLog& log,
                       const Control& control) const;
-  // The line of metrics.jsonl: accuracy; of several samples avg@n (the same number) and maj@n; with --log-passrate
-  // pass@k; where prompts were dropped, how many.
+  // The line of metrics.jsonl: accuracy, the mean of the known rewards; how many are unknown; of several samples avg@n
+  // (the same number) and maj@n; with --log-passrate pass@k; where prompts were dropped, how many.
   OrderedJson line(size_t set, int64_t step, const EvalResult& result) const;
 
  private:

@@ -210,7 +210,9 @@ void PartialRollouts::grade(const rl::Watch& watch) {
   dropped_ += static_cast<int64_t>(std::erase_if(groups_, [&](const Group& group) {
     if (!group.graded) return false;
     const bool known = std::ranges::all_of(group.samples, [](const auto& one) { return one.score.value.has_value(); });
-    return (gates.need_spread && !rl::has_spread(trajectories(group, 0))) || (gates.need_rewards && !known);
+    if ((!gates.need_spread || rl::has_spread(trajectories(group, 0))) && (!gates.need_rewards || known)) return false;
+    unknown_.add(group.samples, prompts_.prompts[static_cast<size_t>(group.prompt)].row);
+    return true;
   }));
 }
 
@@ -220,6 +222,7 @@ SampledRollout PartialRollouts::next(int64_t rollout) {
   const rl::Watch watch = progress_.watch(rollout, "sampling");
   const int64_t wanted = sampling_.gates().groups;
   begun_ = dropped_ = 0;
+  unknown_ = {};
   for (grade(watch); count_graded() < wanted; grade(watch)) {
     begin_groups(rollout);
     draw_slice(version.version()->policy, watch);
@@ -232,6 +235,7 @@ SampledRollout PartialRollouts::next(int64_t rollout) {
   for (Group& group : groups_) {
     group.taken = group.graded && taken < wanted;
     if (!group.taken) continue;
+    unknown_.add(group.samples, prompts_.prompts[static_cast<size_t>(group.prompt)].row);
     for (rl::Trajectory& trajectory : trajectories(group, taken))
       sampled.rollout.trajectories.push_back(std::move(trajectory));
     ++taken;
@@ -239,6 +243,7 @@ SampledRollout PartialRollouts::next(int64_t rollout) {
   sampled.gates = {
       .rounds = 1, .sampled = wanted + dropped_, .dropped = dropped_, .prompts_used = wanted, .group_rewards = {}};
   sampled.rollout.report = rl::summarize(sampled.rollout.trajectories);
+  unknown_.write_to(sampled.rollout.report);
   sampled.rollout.report.rollout_ms = sampling.ms();
   older_tokens_ = mask_older(sampled.rollout.trajectories, sampled.version->policy.version, options_.partial.mask_old);
   judge_samples(sampled, options_);

@@ -69,6 +69,7 @@ class PartialRollouts final : public RolloutSource {
   int64_t position_ = 0;             // in the data: of the next group
   std::deque<Group> groups_;         // under way, in the order of their prompts
   int64_t older_tokens_ = 0;         // of the last rollout: that earlier ones drew
+  rl::UnknownRewards unknown_;       // of this rollout
   int64_t begun_ = 0, dropped_ = 0;  // of this rollout: groups that were begun, and that failed a gate
 };
 

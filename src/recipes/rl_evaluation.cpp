@@ -30,11 +30,14 @@ void RlEvaluation::evaluate(int64_t rollouts, rollout::Sampler& sampler, const l
         run_.interruptible([&] { return held_out_.evaluate(i, sampler, policy, judge, log_, control_); });
     if (releases_memory) sampler.release_memory();
     const bool decides = i == held_out_.deciding();
-    if (decides) deciding = result.accuracy;
+    if (decides && result.unknown == 0) deciding = result.accuracy;  // a mean of some is not comparable
     if (rollouts == resumed_at_ && log_.has_evaluation(held_out_.name(i)) && !(decides && other_set_)) continue;
     log_.write(held_out_.line(i, rollouts, result));
     log_.say(fmt::format("eval {} after {} rollouts: {}, {:.1f} tokens", held_out_.name(i), rollouts,
                          accuracy_text(result), result.response_len));
+    if (decides && result.unknown > 0 && options_.save_best)
+      log_.say(fmt::format("note    rollout {} cannot be the best: {} of its rewards on {} are unknown", rollouts,
+                           result.unknown, held_out_.name(i)));
   }
   // The smallest share of wrong answers is the lowest loss.
   best_.evaluated = rollouts;

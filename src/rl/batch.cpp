@@ -22,6 +22,8 @@ train::Datum make_datum(const Trajectory& trajectory) {
   const bool learns = std::ranges::any_of(trajectory.mask, [](float weight) { return weight != 0; });
   train::Datum datum =
       learns ? train::make_datum(trajectory.tokens, trajectory.mask) : without_targets(trajectory.tokens);
+  for (size_t t = 0; t < datum.targets.size(); ++t)
+    if (trajectory.chosen(t + 1)) datum.targets[t] = trajectory.tokens[t + 1];
   datum.sampled_logprobs.assign(trajectory.sampled_logprobs.begin() + 1, trajectory.sampled_logprobs.end());
   if (!trajectory.reward) datum.weights.assign(datum.weights.size(), 0.0f);
   return datum;

@@ -10,7 +10,8 @@
 namespace lockstep::rl {
 
 // Tokens, targets, weights (the mask) and sampled log-probs: row t is asked for token t + 1, so the first token of a
-// response belongs to the last row of its prompt. Weights are 0 where the reward is unknown. DataError as make_datum.
+// response belongs to the last row of its prompt. Tokens that the policy chose have a target, also where the mask is 0.
+// Weights are 0 where the reward is unknown. DataError as make_datum.
 train::Datum make_datum(const Trajectory& trajectory);
 std::vector<train::Datum> make_datums(std::span<const Trajectory> trajectories);
 

@@ -19,16 +19,6 @@ size_t end_of_group(std::span<const Trajectory> trajectories, size_t first) {
   return end;
 }
 
-[[noreturn]] void give_up(const GatePlan& plan, const GateReport& report, int64_t passed) {
-  throw DataError({.what = plan.need_spread ? "too few groups have rewards that differ"
-                                            : "too few groups have rewards that are all known",
-                   .where = "dynamic sampling",
-                   .got = std::to_string(passed) + " of " + std::to_string(report.sampled) + " groups in " +
-                          std::to_string(report.rounds) + " rounds",
-                   .wanted = std::to_string(plan.groups) + " groups",
-                   .attempt = "prompts that the model solves sometimes, more samples of each, or more rounds"});
-}
-
 // Moves the groups of a round that pass behind those that there are, until there are enough.
 void take(std::vector<Trajectory>&& sampled, const GatePlan& plan, GatedRollout& gated, int64_t& passed) {
   for (size_t first = 0, end = 0; first < sampled.size(); first = end) {
@@ -52,6 +42,16 @@ void take(std::vector<Trajectory>&& sampled, const GatePlan& plan, GatedRollout&
 }
 
 }  // namespace
+
+void throw_too_few_groups(const GatePlan& plan, const GateReport& report, int64_t passed) {
+  throw DataError({.what = plan.need_spread ? "too few groups have rewards that differ"
+                                            : "too few groups have rewards that are all known",
+                   .where = "dynamic sampling",
+                   .got = std::to_string(passed) + " of " + std::to_string(report.sampled) + " groups in " +
+                          std::to_string(report.rounds) + " rounds",
+                   .wanted = std::to_string(plan.groups) + " groups",
+                   .attempt = "prompts that the model solves sometimes, more samples of each, or more rounds"});
+}
 
 bool has_spread(std::span<const Trajectory> group) {
   double sum = 0, squares = 0, known = 0;
@@ -79,7 +79,7 @@ GatedRollout gated_rollout(const GatePlan& plan, const std::function<Rollout(int
   int64_t unknown = 0;
   std::string failure;  // of the first of them
   for (int64_t passed = 0; passed < plan.groups;) {
-    if (gated.report.rounds == plan.max_rounds) give_up(plan, gated.report, passed);
+    if (gated.report.rounds == plan.max_rounds) throw_too_few_groups(plan, gated.report, passed);
     Rollout round = draw(gated.report.rounds * plan.prompts, plan.prompts);
     ++gated.report.rounds;
     rollout_ms += round.report.rollout_ms;

@@ -34,6 +34,9 @@ struct GateReport {
   std::vector<std::optional<double>> group_rewards = {};  // of these, in order: the mean of the known rewards
 };
 
+// The DataError of a rollout for which too few groups pass.
+[[noreturn]] void throw_too_few_groups(const GatePlan& plan, const GateReport& report, int64_t passed);
+
 struct GatedRollout {
   Rollout
       rollout;  // `groups` groups, numbered anew in their order; its unknown rewards are those of all that was sampled

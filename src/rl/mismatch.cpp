@@ -37,7 +37,8 @@ LogprobDifference measure_logprobs(std::span<const train::Datum> datums, std::sp
       difference.max = std::max(difference.max, d);
     }
     const double weight = datum.weight_sum();
-    all += per_token || weight == 0 ? sum : sum / weight;
+    if (weight == 0) continue;
+    all += per_token ? sum : sum / weight;
     weights += per_token ? weight : 1;
   }
   if (weights > 0) difference.mean = all / weights;

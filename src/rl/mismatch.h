@@ -16,7 +16,7 @@ struct Mismatch {
 Mismatch measure_mismatch(std::span<const train::Datum> datums);
 
 // |logprobs - sampled_logprobs| over the rows of weight > 0: its mean, weighted as a loss is (per_token: over all
-// tokens, else the mean over samples of each one's), and the largest. `logprobs`: of each datum, per row.
+// tokens, else the mean over samples with a weight of each one's), and the largest. `logprobs`: of each datum, per row.
 struct LogprobDifference {
   double mean = 0, max = 0;
 };

@@ -11,7 +11,7 @@ void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, con
   for (size_t i = 0; i < datums.size(); ++i) datums[i].ref_logprobs = std::move(logprobs[i]);
 }
 
-double mean_kl(std::span<const train::Datum> datums, bool per_token, train::KlType type) {
+std::optional<double> mean_kl(std::span<const train::Datum> datums, bool per_token, train::KlType type) {
   double sum = 0, weight = 0;
   for (const train::Datum& datum : datums) {
     const double rows = datum.weight_sum();
@@ -22,7 +22,7 @@ double mean_kl(std::span<const train::Datum> datums, bool per_token, train::KlTy
     sum += per_token ? of_sample : of_sample / rows;
     weight += per_token ? rows : 1;
   }
-  return weight > 0 ? sum / weight : 0;
+  return weight > 0 ? std::optional(sum / weight) : std::nullopt;
 }
 
 }  // namespace lockstep::rl

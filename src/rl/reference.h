@@ -1,6 +1,7 @@
 // The reference policy: the trainer's model with its adapter off, or with another one.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "train/trainer.h"
@@ -13,7 +14,8 @@ void set_ref_logprobs(std::span<train::Datum> datums, train::Trainer& actor, con
                       const lora::AdapterVersion* reference = nullptr, parallel::Group* group = nullptr);
 
 // An estimate of KL(policy || reference) by policy_logprobs, averaged as the loss is: over the mean of each
-// datum's rows, or (per_token) over all rows. Datums without a weight are left out; 0 if none has one.
-double mean_kl(std::span<const train::Datum> datums, bool per_token, train::KlType type = train::KlType::low_var);
+// datum's rows, or (per_token) over all rows. Datums without a weight are left out; none if none has one.
+std::optional<double> mean_kl(std::span<const train::Datum> datums, bool per_token,
+                              train::KlType type = train::KlType::low_var);
 
 }  // namespace lockstep::rl

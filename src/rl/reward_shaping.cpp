@@ -14,8 +14,8 @@ std::vector<float> shape_rewards(std::span<const float> rewards, std::span<const
   for (size_t i = 0; i < shaped.size(); ++i) {
     const train::Datum& datum = datums[i];
     double kl = 0;
-    for (size_t t = 0; t < datum.weights.size(); ++t)
-      if (datum.weights[t] != 0)
+    for (size_t t = 0; t < datum.targets.size(); ++t)
+      if (datum.targets[t] >= 0)
         kl += train::kl_estimate(shaping.kl_type, datum.policy_logprobs[t], datum.ref_logprobs[t]);
     shaped[i] = static_cast<float>(shaped[i] - shaping.kl_coef * kl);
   }

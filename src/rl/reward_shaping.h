@@ -8,8 +8,9 @@
 
 namespace lockstep::rl {
 
-// KL in the reward: R - kl_coef * sum over the rows of weight > 0 of KL(policy || reference), by policy_logprobs and
-// ref_logprobs. Source: verl, algorithm.use_kl_in_reward (token rewards are score - beta kl, and GRPO adds them up).
+// KL in the reward: R - kl_coef * sum over the rows with a target of KL(policy || reference), by policy_logprobs and
+// ref_logprobs; also of a sample that is masked, as its reward is in the baseline of the others. Source: verl,
+// algorithm.use_kl_in_reward (token rewards are score - beta kl, and GRPO adds them up).
 struct RewardShaping {
   double kl_coef = 0;  // 0: rewards stay as they are
   train::KlType kl_type = train::KlType::low_var;

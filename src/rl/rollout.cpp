@@ -52,6 +52,20 @@ RolloutReport summarize(std::span<const Trajectory> trajectories) {
   return report;
 }
 
+void UnknownRewards::add(std::span<const GradedSample> group, uint32_t row) {
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (group[i].score.value) continue;
+    if (++count == 1)
+      failure =
+          "row " + std::to_string(row) + " of the data, sample " + std::to_string(i) + ": " + group[i].score.failure;
+  }
+}
+
+void UnknownRewards::write_to(RolloutReport& report) const {
+  report.reward_unknown = count;
+  report.reward_failure = failure;
+}
+
 void Watch::stop_if_interrupted() const {
   if (interrupted && interrupted()) throw Cancelled({.what = "interrupted"});
 }

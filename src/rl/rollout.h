@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,15 @@ struct RolloutReport {
   double response_len = 0;
   int64_t tokens = 0;                    // rows to train on
   double rollout_ms = 0, reward_ms = 0;  // of waiting for samples; of waiting for rewards when all samples were there
+};
+
+// Samples whose reward is unknown, where a rollout is made of groups that were graded one by one.
+struct UnknownRewards {
+  int64_t count = 0;
+  std::string failure = {};  // why the first of them is
+
+  void add(std::span<const GradedSample> group, uint32_t row);  // samples of this row of the data
+  void write_to(RolloutReport& report) const;
 };
 
 struct Rollout {

@@ -159,20 +159,25 @@ void require_critic(const RlParts& parts, const Algorithm& algorithm) {
   throw ConfigError({.what = "the advantages of ppo need a critic", .where = "RlParts::seconds"});
 }
 
-// What the report says of a step of `steps`.
-void add_step(TrainReport& report, const train::StepReport& taken, int64_t steps) {
+// Sums, of which take_means makes means over the steps that were taken.
+void add_step(TrainReport& report, const train::StepReport& taken) {
   const train::Metrics& metrics = taken.metrics;
-  const auto share = [steps](double value) { return value / static_cast<double>(steps); };
-  report.loss += share(taken.loss);
-  report.objective += share(metrics.objective);
-  report.reference_kl += share(metrics.reference_kl);
-  report.entropy += share(metrics.entropy);
-  report.clip_fraction += share(metrics.clip_fraction);
-  report.sequence_mask += share(metrics.sequence_mask);
-  report.policy_kl += share(metrics.policy_kl);
-  report.ratio += share(metrics.ratio);
-  report.distillation += share(metrics.distillation);
+  report.loss += taken.loss;
+  report.objective += metrics.objective;
+  report.reference_kl += metrics.reference_kl;
+  report.entropy += metrics.entropy;
+  report.clip_fraction += metrics.clip_fraction;
+  report.sequence_mask += metrics.sequence_mask;
+  report.policy_kl += metrics.policy_kl;
+  report.ratio += metrics.ratio;
+  report.distillation += metrics.distillation;
   report.grad_norm = std::max(report.grad_norm, taken.grad_norm);
+}
+
+void take_means(TrainReport& report, int64_t steps) {
+  for (double* sum : {&report.loss, &report.objective, &report.reference_kl, &report.entropy, &report.clip_fraction,
+                      &report.sequence_mask, &report.policy_kl, &report.ratio, &report.distillation})
+    *sum /= static_cast<double>(steps);
 }
 
 void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const train::Datum> datums,
@@ -202,7 +207,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
       ++report.abandoned_steps;
       continue;
     }
-    add_step(report, *taken, steps);
+    add_step(report, *taken);
     ++taken_steps;
     report.rank_load.add(parts.actor, whole, 1, parts.group == nullptr ? 1 : parts.group->size());
     // Only the first batch is trained by the version that sampled it.
@@ -211,6 +216,7 @@ void train_actor(RlParts& parts, const Algorithm& algorithm, std::span<const tra
     report.logprob_diff_max = taken->metrics.logprob_diff_max;
   }
   report.actor_trained = taken_steps > 0;
+  if (report.actor_trained) take_means(report, taken_steps);
 }
 
 void publish(RlParts& parts, const TrainPlan& plan, TrainReport& report) {
@@ -237,9 +243,9 @@ TrainReport rl_train(RlParts& parts, const Algorithm& algorithm, const Rollout& 
   if (plan.observer != nullptr) plan.observer->prepared(datums);
   report.next = {.kl_reward = algorithm.shaping.kl_coef, .entropy = algorithm.loss.entropy_coef};
   if (algorithm.kl_control.target != 0)
-    report.next.kl_reward =
-        adapted_kl(algorithm.kl_control, algorithm.shaping.kl_coef, mean_kl(datums, false, algorithm.shaping.kl_type),
-                   static_cast<double>(datums.size()));
+    if (const auto kl = mean_kl(datums, false, algorithm.shaping.kl_type))  // else nothing was measured
+      report.next.kl_reward =
+          adapted_kl(algorithm.kl_control, algorithm.shaping.kl_coef, *kl, static_cast<double>(datums.size()));
   report.mismatch = measure_mismatch(datums);
   if (algorithm.needs_reference()) report.kl = mean_kl(datums, algorithm.reduction.per_token());
   const bool apart = plan.dropout || plan.version_of;

@@ -45,12 +45,12 @@ struct TrainPlan {
 };
 
 struct TrainReport {
-  std::optional<double> kl = {};                // to the reference, before the first step
-  double entropy = 0;                           // mean over the steps
-  double clip_fraction = 0;                     // the same: rows that the loss clips or masks
-  double policy_kl = 0;                         // the same: old - new log-probs
-  double distillation = 0;                      // the same: of a distillation loss, before its coefficient
-  double loss = 0;                              // the same: what is minimized
+  std::optional<double> kl = {};  // to the reference, before the first step; none: no token learns, or no reference
+  double entropy = 0;             // mean over the steps that were taken
+  double clip_fraction = 0;       // the same: rows that the loss clips or masks
+  double policy_kl = 0;           // the same: old - new log-probs
+  double distillation = 0;        // the same: of a distillation loss, before its coefficient
+  double loss = 0;                // the same: what is minimized
   double objective = 0, reference_kl = 0;       // the same: parts of it (train::Metrics)
   double ratio = 0, sequence_mask = 0;          // the same (train::Metrics)
   std::optional<double> logprob_diff = {};      // mean |trainer - sampler| of the first step, weighted as its loss

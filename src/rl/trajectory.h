@@ -24,7 +24,7 @@ struct Trajectory {
   std::vector<int32_t> tokens;           // [T] prompt and response
   std::vector<float> mask;               // [T] 1: the policy chose this token, and learns from it
   std::vector<float> sampled_logprobs;   // [T] as the sampler reported them; 0 where the mask is 0
-  std::vector<int64_t> versions;         // [T] of the policy that chose the token; PolicyId::kBase where the mask is 0
+  std::vector<int64_t> versions;         // [T] of the policy that chose the token; kBase: none did
   std::string response;                  // its text, where the rollout has a tokenizer
   std::shared_ptr<const RewardRow> row;  // what its dataset row says to rewards
   int64_t index = 0;                     // of the samples of its prompt
@@ -33,7 +33,10 @@ struct Trajectory {
   float baseline = 0;                    // reward of a greedy sample of the same prompt, where the rollout has one
   std::vector<ScorePart> reward_parts;   // if the reward has named ones
 
-  int64_t response_len() const;  // tokens that the policy chose
+  int64_t response_len() const;  // tokens that the policy chose and learns from
+  // Whether the policy chose token t, also where it does not learn from it (a masked sample); false for a prompt's and
+  // a tool's.
+  bool chosen(size_t t) const { return mask[t] != 0 || versions[t] != lora::PolicyId::kBase; }
 };
 
 // What turns tokens into the text that a reward sees.

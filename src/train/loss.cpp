@@ -87,6 +87,11 @@ void Metrics::add(const Metrics& other) {
   desirable += other.desirable;
 }
 
+void Metrics::scale_means(double factor) {
+  for (double* mean : {&entropy, &logprob_diff, &policy_kl, &clip_fraction, &distillation, &ratio, &sequence_mask})
+    *mean *= factor;
+}
+
 int64_t datums_per_term(const Loss& loss) {
   return std::holds_alternative<DpoLoss>(loss) ? 2 : 1;
 }

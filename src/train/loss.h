@@ -60,7 +60,7 @@ int64_t datums_per_term(const Loss& loss);
 // How rows become one number: mean over samples of each sample's weighted token mean, or (per_token) their sum over all
 // tokens of the batch / divisor; pairs have a mean over pairs only. Totals are those of the whole optimizer step, so
 // that micro-batches add up exactly. A sample whose weights are all 0 counts and adds 0. Metrics are means whatever the
-// divisor is.
+// divisor is, here over all samples; the report of a whole step makes them means over those that have a weight.
 struct LossScale {
   int64_t num_samples = 1;
   double weight_total = 1;  // sum of weights over the step; used when per_token
@@ -90,6 +90,7 @@ struct Metrics {
   double desirable = 0;
 
   void add(const Metrics& other);
+  void scale_means(double factor);  // those of PolicyLoss and ValueLoss that are means whatever the reduction is
   bool operator==(const Metrics&) const = default;
 };
 

@@ -113,17 +113,22 @@ StepReport OpenStep::report(parallel::Group& group, double lr) const {
   require_same_plans(group, lr);
   StepReport report;
   double weight = 0;
+  int64_t with_weight = 0;
   for (const SampleValues& sample : parallel::gather_values(group, std::span(values_))) {
     report.loss += sample.loss;
     report.metrics.add(sample.metrics);
     report.tokens += sample.tokens;
     weight += sample.weight;
+    with_weight += sample.weight > 0 ? 1 : 0;
   }
   if (plan_.per_token && !(std::abs(weight - plan_.weight_total) <= kWeightTolerance * weight))
     throw ConfigError({.what = "the step's weights are not those of its plan",
                        .where = name_,
                        .got = std::to_string(weight),
                        .wanted = std::to_string(plan_.weight_total)});
+  // By sample the means were taken over all of them; the others have nothing that could be measured.
+  if (!plan_.per_token && with_weight > 0 && with_weight < plan_.num_samples)
+    report.metrics.scale_means(static_cast<double>(plan_.num_samples) / static_cast<double>(with_weight));
   return report;
 }
 

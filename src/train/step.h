@@ -33,7 +33,7 @@ struct LossReport {
 struct StepReport {
   double loss = 0;
   double grad_norm = 0;  // before clipping
-  Metrics metrics;
+  Metrics metrics;       // means are over the samples that have a weight
   int64_t tokens = 0;
 };
 

@@ -98,6 +98,24 @@ TEST_F(Arrival, TrainsOnWhatIsThereWithinItsBound) {
   }
 }
 
+// No group passes: it ends with the counts, as a run in turn does, and does not sample without end.
+TEST_F(Arrival, ItEndsWhereTooFewGroupsPassTheGates) {
+  int asked = 0;
+  control_.interrupted = [&] { return ++asked > 300; };
+  RlOptions equal = arriving("equal");
+  equal.reward.choices = {{.rule = *rl::rule_of("zero")}};
+  equal.need_spread = true;
+  equal.max_filter_rounds = 3;
+  testing::expect_error<DataError>([&] { run_rl(equal, control_); }, {"rewards that differ", "in 3 rounds"});
+  asked = 0;
+  RlOptions unknown = arriving("unknown");
+  unknown.reward.choices = {{.kind = rl::RewardKind::command}};
+  unknown.reward.command = "false";
+  unknown.on_reward_failure = rl::RewardFailure::drop_group;
+  unknown.max_filter_rounds = 2;
+  testing::expect_error<DataError>([&] { run_rl(unknown, control_); }, {"rewards that are all known", "in 2 rounds"});
+}
+
 TEST_F(Arrival, WithoutStalenessItIsOnPolicy) {
   RlOptions options = arriving("run");
   options.async.max_staleness = 0;
@@ -358,6 +376,27 @@ TEST_F(SlowRewards, AGroupThatWasGradedForLongIsTooOld) {
   run_rl(options, control_);
   for (const Json& line : metrics("run")) EXPECT_LE(line.at("staleness_max").get<double>(), 1) << line;
   EXPECT_GT(metrics("run").back().at("async/stale_groups").get<int64_t>(), 0);
+}
+
+TEST_F(SlowRewards, ALineSaysWhyARewardIsUnknown) {
+  for (const std::string kind : {"partial", "arriving", "loaded"}) {
+    RlOptions options = kind == "arriving" ? arriving(kind) : kind == "partial" ? partial(kind) : rl(kind);
+    options.num_rollout = 2;
+    options.correction = {};
+    grade_by(options, "reward = None if sample['index'] == 2 else reward");
+    if (kind == "arriving") options.debug.save_rollouts = dump("saved");
+    if (kind == "loaded") options.debug = {.train_only = true, .load_rollouts = dump("saved")};
+    out_.str("");
+    info_.str("");
+    run_rl(options, control_);
+    const std::string said = out_.str() + info_.str();
+    EXPECT_NE(said.find("4 of 16 rewards unknown; the first: "), std::string::npos) << kind << "\n" << said;
+    EXPECT_NE(said.find(kind == "loaded" ? "sample 2: unknown when " : "sample 2: the reward is null"),
+              std::string::npos)
+        << kind << "\n"
+        << said;
+    for (const Json& line : metrics(kind)) EXPECT_EQ(line.at("reward_unknown"), 4) << kind;
+  }
 }
 
 // A reward service that is gone after three rollouts stops the run, and the run goes on when it is back: the checkpoint

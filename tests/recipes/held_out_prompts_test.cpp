@@ -119,6 +119,40 @@ TEST_F(HeldOutSets, AResumedRunWithOtherPromptsBeginsItsBestAnew) {
   EXPECT_EQ(checkpoint::best_iteration(o.save.save), best);
 }
 
+// Of the second evaluation one reward is known, and it is 1; of the others all are, and they are 0.
+TEST_F(HeldOutSets, AnEvaluationWithUnknownRewardsIsNotTheBest) {
+  RlOptions o = options("unknown");
+  o.eval_interval = 1;
+  o.eval_before_train = false;
+  o.save_best = true;
+  o.reward = {.choices = {{.kind = rl::RewardKind::command}}, .workers = 1};
+  o.reward.command = "python3 " + dir_.write("grade.py",
+                                             "import json, sys\n"
+                                             "evals = 0\n"
+                                             "for line in sys.stdin:\n"
+                                             "  asked = json.loads(line)\n"
+                                             "  reward = asked['index'] % 2\n"
+                                             "  if asked['label'] == 'held':\n"
+                                             "    reward = 0 if evals < 4 else 1 if evals == 4 else None\n"
+                                             "    evals += 1\n"
+                                             "  print(json.dumps({'id': asked['id'], 'reward': reward}), flush=True)\n")
+                                      .string();
+  std::string rows;
+  for (const char* prompt : {"1+2=", "2+3=", "3+4=", "4+5="})
+    rows += Json{{"prompt", prompt}, {"label", "held"}}.dump() + "\n";
+  o.eval_sets = {EvalSet{.name = "held", .path = dir_.write("held.jsonl", rows).string()}};
+  run_rl(o, control_);
+  const auto lines = evaluations("unknown");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["reward_unknown"], 0);
+  EXPECT_EQ(lines[1]["reward_unknown"], 3);
+  EXPECT_EQ(lines[1]["accuracy"], 1.0);
+  EXPECT_EQ(checkpoint::best_iteration(o.save.save), 1);
+  EXPECT_NE((out_.str() + info_.str()).find("rollout 2 cannot be the best: 3 of its rewards on held are unknown"),
+            std::string::npos)
+      << out_.str();
+}
+
 TEST_F(HeldOutSets, ARewardsPartOfItsOwn) {
   RlOptions o = options("parts");
   o.reward = {.choices = {{.kind = rl::RewardKind::command}}};

@@ -112,6 +112,37 @@ TEST(RlLoop, AnInterruptLeavesEverythingAsItWas) {
   EXPECT_EQ(world.weights(), plain.weights());
 }
 
+// Nothing was measured: that is no KL of 0, and the coefficient does not follow it.
+TEST(RlLoop, WhereNothingIsLearnedThereIsNoKl) {
+  World world;
+  const Algorithm algorithm{.shaping = {.kl_coef = 0.5}, .kl_control = {.target = 0.1, .horizon = 100}};
+  Rollout rollout = world.roll(0);
+  EXPECT_NE(world.learn(rollout, algorithm).next.kl_reward, 0.5);
+  for (Trajectory& trajectory : rollout.trajectories) trajectory.mask.assign(trajectory.mask.size(), 0.0f);
+  const TrainReport masked = world.learn(rollout, algorithm);
+  EXPECT_EQ(masked.kl, std::nullopt);
+  EXPECT_EQ(masked.next.kl_reward, 0.5);
+  rollout = world.roll(1);
+  for (Trajectory& trajectory : rollout.trajectories) trajectory.reward.reset();
+  const TrainReport unknown = world.learn(rollout, algorithm);
+  EXPECT_EQ(unknown.kl, std::nullopt);
+  EXPECT_EQ(unknown.next.kl_reward, 0.5);
+}
+
+// Of two steps the second has no known reward and is not taken.
+TEST(RlLoop, MetricsAreMeansOverTheStepsThatWereTaken) {
+  World world, half;
+  Rollout rollout = world.roll(0), first = half.roll(0);
+  for (size_t i = 8; i < 16; ++i) rollout.trajectories[i].reward.reset();
+  first.trajectories.resize(8);
+  const TrainReport got = world.learn(rollout), wanted = half.learn(first);
+  EXPECT_EQ(got.skipped_steps, 1);
+  EXPECT_GT(got.entropy, 0);
+  EXPECT_EQ(got.entropy, wanted.entropy);
+  EXPECT_EQ(got.ratio, wanted.ratio);
+  EXPECT_EQ(got.loss, wanted.loss);
+}
+
 // KL in the reward shifts what groups are compared by; the judge's reward stays in the report.
 TEST(RlLoop, KlInTheRewardComesBeforeTheAdvantages) {
   World world;

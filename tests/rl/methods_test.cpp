@@ -52,9 +52,9 @@ Batch make_batch(bool with_weights = false, bool without_truncated = false) {
     batch.rewards.push_back(*trajectory.reward);
     train::Datum datum;
     datum.weights = floats(sample, "weights");
+    for (const float weight : datum.weights) datum.targets.push_back(weight > 0 ? 2 : -1);
     if (without_truncated && trajectory.truncated) std::ranges::fill(datum.weights, 0.0f);
     datum.tokens.assign(datum.weights.size(), 1);
-    for (const float weight : datum.weights) datum.targets.push_back(weight > 0 ? 2 : -1);
     datum.policy_logprobs = floats(sample, "policy_logprobs");
     datum.sampled_logprobs = floats(sample, "sampled_logprobs");
     datum.ref_logprobs = floats(sample, "ref_logprobs");

@@ -17,6 +17,7 @@ namespace {
 train::Datum datum_of(std::vector<float> weights, std::vector<float> policy, std::vector<float> reference) {
   train::Datum datum;
   datum.tokens.assign(weights.size(), 1);
+  for (const float weight : weights) datum.targets.push_back(weight != 0 ? 1 : -1);
   datum.weights = std::move(weights);
   datum.policy_logprobs = std::move(policy);
   datum.ref_logprobs = std::move(reference);
@@ -43,6 +44,15 @@ TEST(RewardShaping, TakesTheKlOfTheWholeSampleOffItsReward) {
   const std::vector<float> low = shape_rewards(rewards, datums, {.kl_coef = 0.5});
   EXPECT_FLOAT_EQ(low[1], static_cast<float>(0.25 - 0.5 * (low_var(1) + low_var(2) + low_var(-0.5))));
   EXPECT_EQ(shape_rewards(rewards, datums, {}), rewards);
+}
+
+// Its reward is in the baseline of its group, where the others have lost their KL.
+TEST(RewardShaping, AMaskedSampleLosesItsKlAsWell) {
+  std::vector<train::Datum> datums = two_datums();
+  datums[1].weights.assign(3, 0.0f);
+  const std::vector<float> k1 =
+      shape_rewards(std::vector<float>{1, 0.25f}, datums, {.kl_coef = 0.1, .kl_type = train::KlType::k1});
+  EXPECT_FLOAT_EQ(k1[1], static_cast<float>(0.25 - 0.1 * (1 + 2 - 0.5)));
 }
 
 TEST(RewardShaping, WithoutKlNoReferenceIsRead) {
@@ -87,13 +97,13 @@ TEST(Advantages, UnknownRewardsLeaveTheBaseline) {
 
 TEST(Reference, TheKlIsAveragedAsTheLossIs) {
   const double first = low_var(0.5) + low_var(-0.25), second = low_var(1) + low_var(2) + low_var(-0.5);
-  EXPECT_NEAR(mean_kl(two_datums(), false), (first / 2 + second / 3) / 2, 1e-12);
-  EXPECT_NEAR(mean_kl(two_datums(), true), (first + second) / 5, 1e-12);
+  EXPECT_NEAR(*mean_kl(two_datums(), false), (first / 2 + second / 3) / 2, 1e-12);
+  EXPECT_NEAR(*mean_kl(two_datums(), true), (first + second) / 5, 1e-12);
   std::vector<train::Datum> datums = two_datums();
   datums[0].weights.assign(3, 0.0f);
-  EXPECT_NEAR(mean_kl(datums, false), second / 3, 1e-12) << "only of what is learned from";
+  EXPECT_NEAR(*mean_kl(datums, false), second / 3, 1e-12) << "only of what is learned from";
   datums[1].weights.assign(3, 0.0f);
-  EXPECT_EQ(mean_kl(datums, false), 0);
+  EXPECT_EQ(mean_kl(datums, false), std::nullopt);
 }
 
 class Logprobs : public ::testing::Test {

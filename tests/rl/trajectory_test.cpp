@@ -94,6 +94,20 @@ TEST(Batch, RowsAskForTheNextToken) {
   EXPECT_TRUE(datums[0].policy_logprobs.empty() && datums[0].advantages.empty());
 }
 
+// Baselines read how long a masked sample is, and its KL; nobody chose the tokens of its prompt or of a tool.
+TEST(Batch, MaskedTokensKeepTheirTargets) {
+  std::vector<Trajectory> two = trajectories();
+  two[0].reward = two[1].reward = 0.5f;
+  two[0].mask = {0, 0, 0, 0, 1};
+  two[0].versions = {lora::PolicyId::kBase, lora::PolicyId::kBase, 3, lora::PolicyId::kBase, 4};
+  two[1].mask.assign(two[1].mask.size(), 0.0f);
+  const std::vector<train::Datum> datums = make_datums(two);
+  EXPECT_EQ(datums[0].targets, (std::vector<int32_t>{-1, 1, -1, 3}));
+  EXPECT_EQ(datums[0].weights, (std::vector<float>{0, 0, 0, 1}));
+  EXPECT_EQ(datums[1].targets, (std::vector<int32_t>{8}));
+  EXPECT_EQ(datums[1].weights, (std::vector<float>{0}));
+}
+
 TEST(Batch, StepsTakeDatumsInOrder) {
   std::vector<train::Datum> datums(6);
   EXPECT_EQ(step_batch(datums, 0, 2).data(), &datums[0]);

@@ -88,6 +88,24 @@ TEST_F(TrainerTest, LoraPlusIsARateOfItsOwnForB) {
   EXPECT_THROW(make({.lr_ratio = 0}), ConfigError);
 }
 
+// Samples without a weight have nothing that could be measured; in the loss they count as 0.
+TEST_F(TrainerTest, MetricsAreMeansOverWhatIsLearnedFrom) {
+  std::vector<Datum> few = make_batch(4, 3), all = make_batch(10, 3);
+  for (size_t i = 4; i < all.size(); ++i) all[i].weights.assign(all[i].weights.size(), 0.0f);
+  for (const bool per_token : {false, true}) {
+    Trainer a = make({.dropout = 0}), b = make({.dropout = 0});
+    const StepReport wanted = take_step(a, few, PolicyLoss{}, 0, per_token);
+    const StepReport got = take_step(b, all, PolicyLoss{}, 0, per_token);
+    EXPECT_GT(got.metrics.entropy, 0);
+    EXPECT_NEAR(got.metrics.entropy, wanted.metrics.entropy, 1e-12);
+    EXPECT_NEAR(got.metrics.ratio, wanted.metrics.ratio, 1e-12);
+    EXPECT_NEAR(got.metrics.policy_kl, wanted.metrics.policy_kl, 1e-12);
+    EXPECT_NEAR(got.metrics.clip_fraction, wanted.metrics.clip_fraction, 1e-12);
+    EXPECT_NEAR(got.metrics.logprob_diff, wanted.metrics.logprob_diff, 1e-12);
+    EXPECT_NEAR(got.loss, wanted.loss * (per_token ? 1 : 0.4), 1e-12);
+  }
+}
+
 TEST_F(TrainerTest, EvaluationIsTheLossOfAStepWithoutIt) {
   const std::vector<Datum> batch = make_batch(10, 3);
   Trainer trainer = make({.dropout = 0}), split = make({.max_tokens = 20});

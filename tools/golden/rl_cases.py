@@ -115,7 +115,7 @@ def make_rollout():
 
 
 def without_truncated(rollout):
-    return [{**s, "weights": [0] * len(s["weights"])} if s["truncated"] else s for s in rollout]
+    return [{**s, "weights": [0] * len(s["weights"]), "drawn": s["weights"]} if s["truncated"] else s for s in rollout]
 
 
 # --- advantages: one list of row values per sample ---
@@ -171,7 +171,7 @@ def max_rl(r, _):
 def opo(r, samples):
     if len(r) == 1:
         return r
-    lengths = [len(rows(s)) for s in samples]
+    lengths = [sum(s.get("drawn", s["weights"])) for s in samples]  # those of masked samples, too
     if not sum(lengths):
         return r
     baseline = sum(n * x for n, x in zip(lengths, r)) / sum(lengths)

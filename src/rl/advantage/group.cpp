@@ -41,11 +41,12 @@ std::vector<float> centered(std::span<const float> rewards, const GroupAdvantage
   return scaled(rewards, mean_of(rewards), how.normalize_std ? 1.0 / (std + how.eps) : 1.0);
 }
 
+// Over whole lengths, whether the tokens are learned from or not.
 double weighted_baseline(const GroupRows& group) {
   double sum = 0, length = 0;
   for (size_t i = 0; i < group.rewards.size(); ++i) {
-    const auto rows =
-        static_cast<double>(std::ranges::count_if(group.datums[i]->weights, [](float weight) { return weight > 0; }));
+    const auto rows = static_cast<double>(
+        std::ranges::count_if(group.datums[i]->targets, [](int32_t target) { return target >= 0; }));
     sum += rows * group.rewards[i];
     length += rows;
   }
