@@ -93,7 +93,8 @@ std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, c
                                    .kl = trained.kl,
                                    .left = left});
   for (const rl::SecondTrainerReport& second : trained.seconds)
-    line += fmt::format("  {}{}", second.text, trained.actor_trained ? "" : ", only the " + second.name + " learns");
+    if (!second.text.empty())
+      line += fmt::format("  {}{}", second.text, trained.actor_trained ? "" : ", only the " + second.name + " learns");
   return line;
 }
 
