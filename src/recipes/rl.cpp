@@ -303,6 +303,10 @@ class RlRun {
     log_.say(rollout_text(step, total_, sampled.rollout, trained, iteration_ms, pace.left(step)));
     if (report.reward_unknown > 0)
       log_.say(unknown_rewards_text(step, total_, sampled.gates.sampled * options_.n_samples, report, trained));
+    if (options_.advantage.estimator != rl::Estimator::max_rl || negative_groups_said_) return;
+    const std::string negative = negative_groups_text(step, total_, sampled.rollout.trajectories);
+    negative_groups_said_ = !negative.empty();
+    if (negative_groups_said_) log_.say(negative);
   }
 
   int64_t num_rollouts() const {
@@ -377,7 +381,8 @@ class RlRun {
   DebugDump dump_{options_.debug, group_, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
-  bool has_rewards_ = false;  // some reward was known since this process began
+  bool negative_groups_said_ = false;  // by this process (negative_groups_text)
+  bool has_rewards_ = false;           // some reward was known since this process began
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
   RunProgress progress_{log_, run_, total_, [this] { engine_.tell_notes(); }};
   Stopwatch iteration_;
