@@ -1,5 +1,7 @@
 #include "cli/debug_flags.h"
 
+#include <fmt/format.h>
+
 #include "core/fs.h"
 #include "recipes/debug_dump.h"
 #include "recipes/layout.h"
@@ -27,6 +29,13 @@ void note_other_half(recipes::RlOptions& o, std::vector<std::string>& notes) {
   if (o.eval_interval > 0) notes.push_back("--debug-train-only: without an engine nothing is evaluated");
   o.eval_interval = 0;
   o.save_best = false;
+}
+
+void note_one_file(const char* flag, const std::string& path, std::vector<std::string>& notes) {
+  if (path.empty() || path.find("{rollout_id}") != std::string::npos) return;
+  notes.push_back(fmt::format(
+      "{} {}: each rollout overwrites the file of the one before; {{rollout_id}} in the path keeps them all", flag,
+      path));
 }
 
 }  // namespace
@@ -60,6 +69,10 @@ void resolve_debug(const DebugForm& form, recipes::RlOptions& o, std::vector<std
   note_text_files("--save-debug-rollout-data", debug.save_rollouts, notes);
   note_text_files("--load-debug-rollout-data", debug.load_rollouts, notes);
   note_text_files("--save-debug-train-data", debug.save_training, notes);
+  if (o.num_rollout != 1) {
+    note_one_file("--save-debug-rollout-data", debug.save_rollouts, notes);
+    note_one_file("--save-debug-train-data", debug.save_training, notes);
+  }
   note_other_half(o, notes);
 }
 

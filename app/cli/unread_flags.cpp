@@ -23,6 +23,20 @@ bool divides_by_std(const recipes::RlOptions& o) {
          (estimator == Estimator::pass_at_k || (estimator == Estimator::grpo && o.normalize_rewards));
 }
 
+// The mean of a group is taken off its rewards, unless --disable-rewards-normalization.
+bool centers_by_flag(const recipes::RlOptions& o) {
+  using rl::Estimator;
+  const Estimator estimator = o.advantage.estimator;
+  return o.reward.sum == rl::RewardSum::normalize_then_sum || estimator == Estimator::grpo ||
+         estimator == Estimator::dr_grpo || estimator == Estimator::reinforce_plus_plus_baseline;
+}
+
+// Of --scale-rewards only batch says something that nobody might read.
+bool reads_spread(const recipes::RlOptions& o) {
+  return o.advantage.group.spread != rl::Spread::batch ||
+         (divides_by_std(o) && o.reward.sum != rl::RewardSum::normalize_then_sum);
+}
+
 std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given) {
   using train::PolicyObjective;
   const auto loss = [&](PolicyObjective objective) { return o.loss.objective == objective; };
@@ -38,6 +52,10 @@ std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given
       {loss(PolicyObjective::clip), "--policy-loss vanilla, gspo or clip_cov", {"--eps-clip-c"}},
       {o.optimizer.schedule.style != train::DecayStyle::constant, "--lr-decay-style", {"--min-lr"}},
       {divides_by_std(o), "rewards that are divided by their deviation", {"--advantage-eps", "--reward-std"}},
+      {centers_by_flag(o),
+       "--advantage-estimator grpo, dr_grpo or reinforce_plus_plus_baseline",
+       {"--disable-rewards-normalization"}},
+      {reads_spread(o), "rewards that are divided by their deviation over the rollout", {"--scale-rewards"}},
       {is_given("--use-tis"), "--use-tis", {"--tis-clip", "--tis-clip-low"}},
       {is_given("--importance-sampling-mode"),
        "--importance-sampling-mode",

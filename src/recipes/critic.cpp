@@ -10,6 +10,7 @@
 #include "lora/init.h"
 #include "model/adapter_extras.h"
 #include "recipes/adapter.h"
+#include "recipes/rollout_log.h"
 #include "rl/value_training.h"
 
 namespace lockstep::recipes {
@@ -130,16 +131,18 @@ class Critic : public SecondTrainer {
                                                      .reduction = reduction,
                                                      .on_not_finite = abandoned},
                                                     watch);
+    const bool learned = report.taken_steps > 0;
+    const auto of_steps = [learned](double value) { return learned ? OrderedJson(value) : OrderedJson(nullptr); };
     // As slime and miles name what a critic logs.
     return {.name = kName,
-            .metrics = {{"value_loss", report.value_loss},
-                        {"value_clipfrac", report.clip_fraction},
-                        {"values", report.value},
-                        {"returns", report.wanted},
-                        {"explained_variance", report.explained_variance},
-                        {"critic-grad_norm", report.grad_norm},
+            .metrics = {{"value_loss", of_steps(report.value_loss)},
+                        {"value_clipfrac", of_steps(report.clip_fraction)},
+                        {"values", or_null(report.value)},
+                        {"returns", or_null(report.wanted)},
+                        {"explained_variance", or_null(report.explained_variance)},
+                        {"critic-grad_norm", of_steps(report.grad_norm)},
                         {"critic-lr", report.lr}},
-            .text = fmt::format("value loss {:.4f}", report.value_loss)};
+            .text = learned ? fmt::format("value loss {:.4f}", report.value_loss) : ""};
   }
 
   void release_memory() override { trainer_->release_memory(); }

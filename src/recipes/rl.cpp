@@ -319,6 +319,10 @@ class RlRun {
     log_.say(rollout_text(step, total_, sampled.rollout, trained, iteration_ms, pace.left(step)));
     if (report.reward_unknown > 0)
       log_.say(unknown_rewards_text(step, total_, sampled.gates.sampled * options_.n_samples, report, trained));
+    if (options_.advantage.estimator != rl::Estimator::max_rl || negative_groups_said_) return;
+    const std::string negative = negative_groups_text(step, total_, sampled.rollout.trajectories);
+    negative_groups_said_ = !negative.empty();
+    if (negative_groups_said_) log_.say(negative);
   }
 
   int64_t num_rollouts() const {
@@ -393,9 +397,10 @@ class RlRun {
   DebugDump dump_{options_.debug, group_, samples_.observer()};
   RunLog log_;
   RunWarnings warnings_;
-  std::exception_ptr not_published_;  // what kept the version that was just trained from those who generate
-  bool warned_of_another_ = false;
-  bool has_rewards_ = false;  // some reward was known since this process began
+  std::exception_ptr not_published_;   // what kept the version that was just trained from those who generate
+  bool warned_of_another_ = false;     // of log-probs of another adapter
+  bool negative_groups_said_ = false;  // by this process (negative_groups_text)
+  bool has_rewards_ = false;           // some reward was known since this process began
   RlEvaluation evaluation_{options_, held_out_, run_, log_, control_, total_};
   RunProgress progress_{log_, run_, total_, [this] { engine_.tell_notes(); }};
   Stopwatch iteration_;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+
 #include "core/hash.h"
 #include "recipes/step_line.h"
 
@@ -93,8 +96,22 @@ std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, c
                                    .kl = trained.kl,
                                    .left = left});
   for (const rl::SecondTrainerReport& second : trained.seconds)
-    line += fmt::format("  {}{}", second.text, trained.actor_trained ? "" : ", only the " + second.name + " learns");
+    if (!second.text.empty())
+      line += fmt::format("  {}{}", second.text, trained.actor_trained ? "" : ", only the " + second.name + " learns");
   return line;
+}
+
+std::string negative_groups_text(int64_t step, int64_t of, std::span<const rl::Trajectory> trajectories) {
+  std::map<int64_t, double> sums;  // of known rewards, by group
+  for (const rl::Trajectory& trajectory : trajectories)
+    sums[trajectory.group] += static_cast<double>(trajectory.reward.value_or(0));
+  const auto negative = std::ranges::count_if(sums, [](const auto& group) { return group.second < 0; });
+  if (negative == 0) return "";
+  return fmt::format(
+      "note    rollout {}/{}: the mean reward of {} of {} groups is negative; max_rl divides by it, and such groups "
+      "are "
+      "trained towards their worst samples: it is for rewards that are not negative",
+      step, of, negative, sums.size());
 }
 
 std::string unknown_rewards_text(int64_t step, int64_t of, int64_t samples, const rl::RolloutReport& sampled,

@@ -27,5 +27,7 @@ std::string rollout_text(int64_t step, int64_t of, const rl::Rollout& rollout, c
 // Of a rollout of `samples` some of whose rewards are unknown.
 std::string unknown_rewards_text(int64_t step, int64_t of, int64_t samples, const rl::RolloutReport& sampled,
                                  const rl::TrainReport& trained);
+// Of a rollout that max_rl makes advantages of; empty: no group's mean reward is negative.
+std::string negative_groups_text(int64_t step, int64_t of, std::span<const rl::Trajectory> trajectories);
 
 }  // namespace lockstep::recipes

@@ -88,6 +88,8 @@ def plain(value):
         return {str(key): plain(item) for key, item in value.items()}
     if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]  # no number, and shown as it is
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, int):
@@ -105,7 +107,10 @@ for line in sys.stdin:
     samples = request["samples"] if groups else [request]
     rewards, failure = [None] * len(samples), None
     try:
-        rewards = [plain(reward) for reward in loaded[1](loaded[0], samples)]
+        given = [plain(reward) for reward in loaded[1](loaded[0], samples)]
+        if len(given) != len(samples):
+            raise ValueError(f"wrong number of rewards: {len(given)} for {len(samples)} samples")
+        rewards = given
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     answer = {"id": request["id"], "failure": failure}

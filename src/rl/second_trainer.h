@@ -18,7 +18,7 @@ namespace lockstep::rl {
 struct SecondTrainerReport {
   std::string name;  // of the trainer
   OrderedJson metrics = OrderedJson::object();
-  std::string text;  // for the terminal's line
+  std::string text;  // for the terminal's line; empty: it learned nothing
 };
 
 class SecondTrainer {

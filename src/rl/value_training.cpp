@@ -18,17 +18,17 @@ void set_values(std::span<train::Datum> datums, train::Trainer& critic, const tr
 namespace {
 
 void measure(ValueReport& report, std::span<const train::Datum> datums) {
-  double rows = 0;
+  double rows = 0, value = 0, wanted = 0;
   for (const train::Datum& datum : datums)
     for (size_t t = 0; t < datum.weights.size(); ++t) {
       if (!(datum.weights[t] > 0)) continue;
-      report.value += datum.values[t];
-      report.wanted += datum.returns[t];
+      value += datum.values[t];
+      wanted += datum.returns[t];
       ++rows;
     }
   if (rows == 0) return;
-  report.value /= rows;
-  report.wanted /= rows;
+  report.value = value / rows;
+  report.wanted = wanted / rows;
   report.explained_variance = explained_variance(datums);
 }
 
@@ -54,10 +54,14 @@ ValueReport train_values(train::Trainer& critic, std::span<const train::Datum> d
       ++report.abandoned_steps;
       continue;
     }
-    report.value_loss += taken->loss / static_cast<double>(steps);
-    report.clip_fraction += taken->metrics.clip_fraction / static_cast<double>(steps);
+    ++report.taken_steps;
+    report.value_loss += taken->loss;
+    report.clip_fraction += taken->metrics.clip_fraction;
     report.grad_norm = std::max(report.grad_norm, taken->grad_norm);
   }
+  if (report.taken_steps == 0) return report;
+  report.value_loss /= static_cast<double>(report.taken_steps);
+  report.clip_fraction /= static_cast<double>(report.taken_steps);
   return report;
 }
 

@@ -6,6 +6,8 @@
 // learned.
 #pragma once
 
+#include <optional>
+
 #include "rl/parts.h"
 #include "rl/step_batches.h"
 #include "train/schedule.h"
@@ -21,12 +23,12 @@ struct ValuePlan {
 };
 
 struct ValueReport {
-  double value_loss = 0, clip_fraction = 0;  // means over the steps
+  int64_t taken_steps = 0, abandoned_steps = 0;
+  double value_loss = 0, clip_fraction = 0;  // means over the steps that were taken
   double grad_norm = 0;                      // the largest, before clipping
   double lr = 0;                             // of the first step
-  double explained_variance = 0;             // of the returns by the values, before the first step
-  double value = 0, wanted = 0;              // means over the tokens that learn: of values, of returns
-  int64_t abandoned_steps = 0;
+  // None where no token learns: of the returns by the values, before the first step; means of values and of returns.
+  std::optional<double> explained_variance = {}, value = {}, wanted = {};
 };
 
 // Sets values of each datum. `between` may throw. With a group it is collective, and each rank computes a share

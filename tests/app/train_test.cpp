@@ -510,6 +510,38 @@ TEST(Train, DistillationOfTheLikeliestTokens) {
   rejects("--distillation-loss-mode k3", {"--distillation-loss-mode needs --use-opd"});
 }
 
+TEST(Train, NormalizationsThatAnEstimatorDoesNotHaveAreNamed) {
+  const auto is_noted = [](const std::string& flags, const std::string& flag) {
+    return std::ranges::any_of(parse_train(train_args(flags)).notes,
+                               [&](const std::string& note) { return note.starts_with(flag + ": not used without "); });
+  };
+  const std::string center = "--disable-rewards-normalization", scale = "--scale-rewards";
+  for (const std::string name : {"rloo", "opo", "max_rl", "gpg", "remax"}) {
+    EXPECT_TRUE(is_noted(center + " --advantage-estimator " + name, center)) << name;
+    EXPECT_TRUE(is_noted(scale + " batch --advantage-estimator " + name, scale)) << name;
+  }
+  EXPECT_FALSE(is_noted(center, center));
+  EXPECT_FALSE(is_noted(center + " --advantage-estimator dr_grpo", center));
+  EXPECT_FALSE(is_noted(scale + " batch --n-samples-per-prompt 4", scale));
+  EXPECT_FALSE(is_noted(scale + " none --advantage-estimator rloo", scale));
+  EXPECT_TRUE(is_noted(scale + " batch --advantage-estimator dr_grpo", scale));
+  EXPECT_TRUE(is_noted(scale + " batch " + center, scale));
+  EXPECT_TRUE(
+      is_noted(scale + " batch --rm-type math:1,format:1 --multi-objective-aggregation normalize_then_sum", scale));
+}
+
+TEST(Train, AFileForAllRolloutsIsNoted) {
+  const auto is_noted = [](const std::string& flags) {
+    return std::ranges::any_of(parse_train(train_args(flags)).notes, [](const std::string& note) {
+      return note.find("each rollout overwrites the file of the one before") != std::string::npos;
+    });
+  };
+  for (const std::string flag : {"--save-debug-rollout-data", "--save-debug-train-data"}) {
+    EXPECT_TRUE(is_noted(flag + " x.jsonl")) << flag;
+    EXPECT_FALSE(is_noted(flag + " x{rollout_id}.jsonl")) << flag;
+  }
+}
+
 TEST(Train, FlagsThatThisRunDoesNotReadAreNamed) {
   const auto is_noted = [](const std::string& flag, const std::string& more) {
     const std::string wanted = flag.substr(0, flag.find(' ')) + ": not used without ";

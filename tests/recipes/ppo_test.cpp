@@ -54,6 +54,20 @@ TEST_F(Ppo, ACriticLearnsBesideTheActorAndIsKept) {
   EXPECT_NE(weights.find("base_model.model.score.bias"), nullptr);
 }
 
+// Every sample is cut and masked: nobody learns, and no number is made up.
+TEST_F(Ppo, WhereNobodyLearnsThereAreNoNumbers) {
+  RlOptions options = ppo("run");
+  options.num_rollout = 1;
+  options.sampling.min_tokens = options.sampling.max_tokens;
+  options.mask_truncated = true;
+  run_rl(options, control_);
+  const Json line = metrics("run").front();
+  for (const char* key : {"value_loss", "value_clipfrac", "values", "returns", "explained_variance", "critic-grad_norm",
+                          "loss", "entropy"})
+    EXPECT_TRUE(line[key].is_null()) << key << " " << line;
+  EXPECT_EQ((out_.str() + info_.str()).find("only the critic learns"), std::string::npos) << out_.str();
+}
+
 TEST_F(Ppo, ResumedEqualsUninterrupted) {
   run_rl(ppo("whole"), control_);
   for (const int64_t first : {1, 2}) {

@@ -27,6 +27,20 @@ TEST_F(Training, TwoSftRunsGiveTheSameBytesWhateverTheMachine) {
             95);  // every row once an epoch: sum of (6 + i) - 1
 }
 
+TEST_F(Training, MaxRlSaysOnceThatMeansAreNegative) {
+  RlOptions options = rl("negative");
+  options.num_rollout = 2;
+  options.advantage.estimator = rl::Estimator::max_rl;
+  options.reward.choices = {{.kind = rl::RewardKind::command}};
+  options.reward.command =
+      "python3 -c 'import json, sys\nfor line in sys.stdin:\n  asked = json.loads(line)\n  print(json.dumps({\"id\": "
+      "asked[\"id\"], \"reward\": -1 - asked[\"index\"]}), flush=True)'";
+  run_rl(options, control_);
+  const std::string said = out_.str() + info_.str(), wanted = "the mean reward of 4 of 4 groups is negative";
+  ASSERT_NE(said.find(wanted), std::string::npos) << said;
+  EXPECT_EQ(said.find(wanted), said.rfind(wanted)) << said;
+}
+
 TEST_F(Training, GrpoIsExactAndReproducible) {
   run_rl(rl("a"), control_);
   RlOptions other = rl("b");

@@ -248,6 +248,11 @@ TEST_F(PythonFunctions, ThatFailLeaveTheSampleUnknownAndSayWhy) {
   expect_unknown(scores[1], "null");
   expect_unknown(scores[2], "null");
   EXPECT_EQ(scores[3].value, 1.0f);
+  expect_unknown(grade_python("def rm(args, sample): return 0.5, 'why'\n", {sample("x")}, "rm")[0],
+                 "the reward is no number: [0.5");
+  const std::string none = "def f(prompts, completions, **columns): return []\n";
+  for (const bool groups : {false, true})
+    expect_unknown(grade_python(none, {sample("x")}, "f", groups)[0], "wrong number of rewards: 0 for 1 samples");
   expect_unknown(grade_python("", {sample("x")}, "missing")[0], "AttributeError");
   expect_unknown(grade_python("import nothing_like_this\n", {sample("x")}, "rm")[0], "ModuleNotFoundError");
   expect_unknown(grade_python("def rm(a, b): pass\n", {sample("x")}, "rm")[0], "neither slime's");

@@ -69,6 +69,19 @@ void expect_near(const std::vector<float>& got, const std::vector<double>& wante
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(got[i], wanted[i], 2e-8) << what << ", row " << i;
 }
 
+TEST(PolicyLoss, WithACoefficientOf0TheKlIsOnlyMeasured) {
+  PolicyLoss with = policy_loss(KlType::k3), without = with, none = with;
+  without.kl_coef = none.kl_coef = 0;
+  Case plain = policy_case();
+  for (Datum& datum : plain.datums) datum.ref_logprobs.clear();
+  const LossScale scale{.num_samples = 2};
+  const Result measured = evaluate(without, scale, policy_case()), unmeasured = evaluate(none, scale, plain);
+  EXPECT_GT(measured.output.metrics.reference_kl, 0);
+  EXPECT_EQ(measured.output.metrics.reference_kl, evaluate(with, scale, policy_case()).output.metrics.reference_kl);
+  EXPECT_EQ(measured.output.loss, unmeasured.output.loss);
+  EXPECT_EQ(measured.d_logprob, unmeasured.d_logprob);
+}
+
 TEST(SftLoss, IsTheMeanOfSampleMeans) {
   Case input;
   input.datums = {rows_of({0, 1, 1}), rows_of({1})};

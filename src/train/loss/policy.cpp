@@ -215,11 +215,11 @@ double add_kl(const PolicyLoss& loss, const Row& row, const PolicyRow& values, R
   if (!std::isfinite(k1))
     fail(row, "a reference log-prob is not finite", std::to_string(row.datum.ref_logprobs[row.index]),
          "a finite number");
-  if (loss.kl_coef == 0) return 0;
   const double ratio = ratio_of(values.log_ratio);
   const Estimate kl = loss.unbiased_kl
                           ? estimate_unbiased_kl(loss.kl_type, k1, ratio, moves(values.log_ratio) ? ratio : 0)
                           : estimate_kl(loss.kl_type, k1);
+  if (loss.kl_coef == 0) return kl.value;  // only measured: 0 times an infinite estimate is no number
   term.value += loss.kl_coef * kl.value;
   term.slope += loss.kl_coef * kl.slope;
   return kl.value;
