@@ -99,7 +99,7 @@ class RlRun {
         .observer = dump_.observer(),
         .on_not_published = [this](std::exception_ptr error) { not_published_ = std::move(error); }};
     engine_.add_sinks(store_);
-    if (!engine_.is_exact()) run_.resumes_inexactly();
+    if (!engine_.is_exact() || options.async.on) run_.resumes_inexactly();
     run_.keep("warnings", [this] { return KeptPart{.json = warnings_.json()}; });
     if (const auto kept = run_.resumed_part("warnings"))
       warnings_ = RunWarnings::from(kept->json, "parts/warnings.json");

@@ -353,12 +353,11 @@ void TrainingRun::stop_interrupted() {
   parallel::fail(*group_, std::make_exception_ptr(Cancelled({.what = "interrupted"})));
   save();
   interrupt_saved_ = true;
-  throw Cancelled(
-      {.what = fmt::format("interrupted; iteration {} is saved", iteration_),
-       .where = save_.save,
-       .attempt = fmt::format(
-           "the same command with SaveOptions::load {} to {}", save_.save,
-           resumes_exactly_ ? "resume bit for bit" : "go on from there (the servers' samples will be others)")});
+  throw Cancelled({.what = fmt::format("interrupted; iteration {} is saved", iteration_),
+                   .where = save_.save,
+                   .attempt = fmt::format(
+                       "the same command with SaveOptions::load {} to {}", save_.save,
+                       resumes_exactly_ ? "resume bit for bit" : "go on from there (its samples will be others)")});
 }
 
 void TrainingRun::finish() {

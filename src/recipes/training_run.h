@@ -73,7 +73,8 @@ class TrainingRun {
   int64_t iteration() const { return iteration_; }  // completed
   int64_t version() const { return version_; }
   void set_version(int64_t version) { version_ = version; }
-  // That a run which goes on from a checkpoint is not promised to be this one bit for bit: others sample for it.
+  // That a run which goes on from a checkpoint is not promised to be this one bit for bit: others sample for it, or
+  // time decides which samples it is trained on.
   void resumes_inexactly() { resumes_exactly_ = false; }
   int64_t data_position() const { return data_position_; }  // rows read by the completed iterations
   // One more iteration is done and has read this many rows. The checkpoint of an earlier one is on the disk then.

@@ -184,6 +184,14 @@ TEST_F(Arrival, AnInterruptEndsIt) {
   options.num_rollout = 1000;
   control_.interrupted = [&] { return ++asked > 25; };
   EXPECT_THROW(run_rl(options, control_), Cancelled);
+  // What arrives first after the interrupt is another matter.
+  options = arriving("saved");
+  options.num_rollout = 1000;
+  options.save.save_interval = 1;
+  options.save.total_limit = 2;
+  control_.interrupted = [saved = dir_ / "saved"] { return checkpoint::latest_iteration(saved).value_or(0) > 1; };
+  testing::expect_error<Cancelled>([&] { run_rl(options, control_); },
+                                   {"is saved", "to go on from there (its samples will be others)"});
 }
 
 // A sample that was cut and went on is the sample that was not: a token depends on those before it alone.
