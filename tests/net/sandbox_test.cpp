@@ -144,8 +144,11 @@ std::set<pid_t> descendants(pid_t ancestor) {
 }
 
 bool wait_until(const std::function<bool()>& done) {
-  for (int i = 0; i < 2000 && !done(); ++i) std::this_thread::sleep_for(5ms);
-  return done();
+  for (int i = 0; i < 2000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(5ms);
+  }
+  return false;
 }
 
 TEST_F(SandboxTest, NobodyOutlivesTheParent) {
@@ -157,7 +160,8 @@ TEST_F(SandboxTest, NobodyOutlivesTheParent) {
                  .timeout = 1000s});
     ::_exit(0);
   }
-  ASSERT_TRUE(wait_until([&] { return descendants(parent).size() >= 4; })) << "helper, cell, program and its children";
+  // Helper, cell, program and its two children; fewer may be processes on the way there.
+  EXPECT_TRUE(wait_until([&] { return descendants(parent).size() >= 5; })) << descendants(parent).size();
   const std::set<pid_t> all = descendants(parent);
   ::kill(parent, SIGKILL);
   ::waitpid(parent, nullptr, 0);
