@@ -8,6 +8,7 @@
 #include "cli/parse.h"
 #include "cli/parse_shared.h"
 #include "cli/train_flags.h"
+#include "cli/unread_flags.h"
 #include "core/error.h"
 
 namespace lockstep::cli {
@@ -228,6 +229,7 @@ TrainingCommand<recipes::SftOptions> parse(const Values& args, train::Loss loss)
   check_evaluation(form.options.eval_sets, form.options.eval_interval, given.notes);
   check_watching(form.options);
   check_scripts(given);
+  note_unread(form.options, given);
   note_exclusions(form.options.adapter.config, given.notes);
   resolve_reports(form.reports, form.options.save, given);
   form.options.save.arguments = resolved_arguments(flags, given);

@@ -95,15 +95,27 @@ std::vector<Reader> readers(const recipes::RlOptions& o, const Classified& given
   };
 }
 
-}  // namespace
-
-void note_unread(const recipes::RlOptions& options, Classified& given) {
-  for (const Reader& reader : readers(options, given)) {
+void note_flags_without_reader(const std::vector<Reader>& readers, Classified& given) {
+  for (const Reader& reader : readers) {
     if (reader.is_there) continue;
     for (const Occurrence& flag : given.used)
       for (const std::string_view unread : reader.flags)
         if (flag.flag == unread) given.notes.push_back(fmt::format("{}: not used without {}", unread, reader.needs));
   }
+}
+
+}  // namespace
+
+void note_unread(const recipes::RlOptions& options, Classified& given) {
+  note_flags_without_reader(readers(options, given), given);
+}
+
+void note_unread(const recipes::SftOptions& options, Classified& given) {
+  note_flags_without_reader(
+      {{options.optimizer.schedule.style != train::DecayStyle::constant, "--lr-decay-style", {"--min-lr"}},
+       {options.rows.max_length.has_value(), "--max-seq-length", {"--truncation-mode"}},
+       {options.shuffle, "--rollout-shuffle", {"--rollout-seed"}}},
+      given);
 }
 
 }  // namespace lockstep::cli

@@ -6,8 +6,9 @@
 
 namespace lockstep::cli {
 
-// A note for each flag of `train` that was given and that this run does not read: the parameter of another loss, the
-// teacher's coefficient without a teacher. Scripts carry such flags from one method to the next, so it is no error.
+// A note for each flag that was given and that this run does not read: the parameter of another loss, the teacher's
+// coefficient without a teacher. Scripts carry such flags from one method to the next, so it is no error.
 void note_unread(const recipes::RlOptions& options, Classified& given);
+void note_unread(const recipes::SftOptions& options, Classified& given);
 
 }  // namespace lockstep::cli

@@ -40,6 +40,20 @@ TEST(Sft, DefaultsAndFlags) {
   EXPECT_NE(sft_help().find("--lr X=1e-6"), std::string::npos);
 }
 
+TEST(Sft, FlagsThatThisRunDoesNotReadAreNamed) {
+  const auto notes = [](const std::string& more) { return parse_sft(sft_args(more)).notes; };
+  const std::pair<const char*, const char*> kReaders[] = {{"--min-lr 1e-8", "--lr-decay-style cosine"},
+                                                          {"--truncation-mode keep_end", "--max-seq-length 8"},
+                                                          {"--rollout-seed 5", "--rollout-shuffle"}};
+  for (const auto& [flag, reader] : kReaders) {
+    const std::vector<std::string> alone = notes(flag);
+    ASSERT_EQ(alone.size(), 1u) << flag;
+    const std::string name = std::string(flag).substr(0, std::string(flag).find(' '));
+    EXPECT_TRUE(alone[0].starts_with(name + ": not used without --")) << alone[0];
+    EXPECT_TRUE(notes(std::string(flag) + " " + reader).empty()) << flag;
+  }
+}
+
 TEST(Sft, Rules) {
   expect_error<ConfigError>([] { parse_sft({}); }, {"missing: --hf-checkpoint, --prompt-data"});
   expect_error<ConfigError>([] { parse_sft(words("--hf-checkpoint M --prompt-data d")); }, {"give --lora-rank"});

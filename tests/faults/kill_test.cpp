@@ -46,12 +46,13 @@ class Killed : public testing::TrainProcess {
     return groups;
   }
 
-  // What lies in the directory after a kill: at most one completed iteration is lost.
+  // What lies in the directory after a kill: a run that goes on loses at most one completed iteration. Of a first save
+  // that was killed just before its end the marker is missing, also while the next run goes on from it.
   void expect_little_lost() const {
     const std::vector<Json> lines = metrics("part");
     const int64_t done = lines.empty() ? 0 : lines.back()["step"].get<int64_t>();
-    const int64_t saved = checkpoint::latest_iteration(dir_ / "part").value_or(0);
-    EXPECT_LE(done - saved, 1);
+    const std::vector<int64_t> saved = checkpoint::resume_candidates(dir_ / "part").iterations;
+    EXPECT_LE(done - (saved.empty() ? 0 : saved.front()), 1);
     for (const auto& entry : std::filesystem::directory_iterator(dir_ / "part"))
       in_saves_ += entry.path().filename().string().starts_with(".iter_") ? 1 : 0;
   }

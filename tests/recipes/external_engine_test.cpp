@@ -40,6 +40,12 @@ class ExternalEngine : public Training {
       EXPECT_LT(line["mismatch_max"].get<double>(), 1e-4) << "an honest server's log-probs are the trainer's";
     }
   }
+  // The run whose checkpoint lies there, from it to its end.
+  void expect_goes_on(RlOptions options, const std::string& save, int64_t rollouts) {
+    options.save.load = options.save.save;
+    run_rl(options, control_);
+    expect_whole(save, rollouts);
+  }
   bool said(const std::string& text) const { return info_.str().find(text) != std::string::npos; }
 };
 
@@ -130,9 +136,7 @@ TEST_F(ExternalEngine, ARunGoesOnFromItsCheckpoint) {
   server.kill();  // a server without memory of the first run
   server.start();
   options.num_rollout = 4;
-  options.save.load = options.save.save;
-  run_rl(options, control_);
-  expect_whole("part", 4);
+  expect_goes_on(options, "part", 4);
   EXPECT_TRUE(server.adapters().empty());
   EXPECT_TRUE(std::filesystem::is_empty(dir_ / "part/rollout_adapters"));
   EXPECT_EQ(std::filesystem::read_symlink(dir_ / "published/latest"), "v4");
@@ -159,9 +163,7 @@ TEST_F(ExternalEngine, AnInterruptWhileAVersionWaitsForAServerIsNoticedAtOnce) {
   EXPECT_EQ(checkpoint::latest_iteration(options.save.save), 1) << "the trained iteration counts";
   EXPECT_TRUE(server.adapters().empty());
   interrupted = false;
-  options.save.load = options.save.save;
-  run_rl(options, control_);
-  expect_whole("stopped", 3);
+  expect_goes_on(options, "stopped", 3);
 }
 
 TEST_F(ExternalEngine, AVersionThatNoServerLoadsIsSavedNevertheless) {
@@ -175,9 +177,7 @@ TEST_F(ExternalEngine, AVersionThatNoServerLoadsIsSavedNevertheless) {
   EXPECT_EQ(checkpoint::latest_iteration(options.save.save), 1) << "only publishing failed";
   EXPECT_TRUE(said("before the failure")) << info_.str();
   server.refuse_loads = 0;
-  options.save.load = options.save.save;
-  run_rl(options, control_);
-  expect_whole("refused", 3);
+  expect_goes_on(options, "refused", 3);
 }
 
 TEST_F(ExternalEngine, WithoutSeedsNothingIsPromisedBitForBit) {
